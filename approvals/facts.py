@@ -1,0 +1,89 @@
+"""Facts: what a proposed action rests on. Read at asking, shown and signed at deciding, read again before acting.
+
+A source of facts is a registered function from the action's arguments to a flat dict. It is looked up by name, so that
+the web process, the worker and a later deploy read the same facts. May import approvals.models and runs.values.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from runs.values import canonical, digest, from_json
+
+from .models import Approval
+
+Source = Callable[[dict[str, Any]], dict[str, Any]]
+
+_sources: dict[str, "FactSource"] = {}
+
+
+@dataclass(frozen=True)
+class FactSource:
+    name: str
+    function: Source
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts as they were at one moment. `problem` says why they could not be read, and then there are none."""
+
+    values: dict[str, Any]
+    text: str
+    digest: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact then and now. `change`: same, changed, added or removed."""
+
+    name: str
+    then: Any
+    now: Any
+    change: str
+
+
+def facts(name: str) -> Callable[[Source], FactSource]:
+    """Register a function from the proposed action's arguments to the facts it rests on (a flat dict of JSON values)."""
+
+    def register(function: Source) -> FactSource:
+        if name in _sources:
+            raise ImproperlyConfigured(f"Two sources of facts are called {name}.")
+        _sources[name] = FactSource(name, function)
+        return _sources[name]
+
+    return register
+
+
+def read(source: str, arguments: dict[str, Any]) -> Facts:
+    """The facts now. Raises whatever the source raises: a step is tried again then."""
+    values = _sources[source].function(arguments) if source else {}
+    text = canonical(values, where="facts")
+    return Facts(from_json(text), text, digest(text))
+
+
+def current(approval: Approval) -> Facts:
+    """The facts of an approval now, for a page: a source that fails is told, not raised."""
+    arguments = from_json(approval.payload)["arguments"]
+    try:
+        return read(approval.facts_source, arguments)
+    except KeyError:
+        return Facts({}, "", "", f"This code does not know the source of facts {approval.facts_source}.")
+    except Exception as error:
+        return Facts({}, "", "", f"The facts could not be read now ({type(error).__name__}). Nothing can be decided until they can.")
+
+
+def compare(then: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Each fact of either side, differences first, then by name."""
+    differences = [Difference(name, then.get(name), now.get(name), _change(name, then, now)) for name in sorted(then.keys() | now.keys())]
+    return sorted(differences, key=lambda difference: difference.change == "same")
+
+
+def _change(name: str, then: dict[str, Any], now: dict[str, Any]) -> str:
+    if name not in then:
+        return "added"
+    if name not in now:
+        return "removed"
+    return "same" if then[name] == now[name] else "changed"

@@ -1,0 +1,31 @@
+"""What a person sends to decide: parsed and given its words here, judged by decisions.decide."""
+
+from django import forms
+
+from .decisions import LONGEST_COMMENT
+from .models import Decision
+
+
+class DecisionForm(forms.Form):
+    """One form for both buttons. The digests are what the person was shown; they are checked, never trusted."""
+
+    verdict = forms.ChoiceField(
+        choices=Decision.Verdict, error_messages={"required": "Choose approve or reject.", "invalid_choice": "Choose approve or reject."}
+    )
+    comment = forms.CharField(
+        required=False,
+        max_length=LONGEST_COMMENT,
+        error_messages={"max_length": "The comment has %(show_value)s characters; %(limit_value)s is the most."},
+    )
+    payload_digest = forms.CharField(required=False, max_length=64)
+    facts_digest = forms.CharField(required=False, max_length=64)
+    read = forms.BooleanField(required=False)
+
+    def clean(self) -> dict:
+        cleaned = super().clean() or {}
+        verdict = cleaned.get("verdict")
+        if verdict == Decision.Verdict.APPROVE and not cleaned.get("read"):
+            self.add_error("read", "Tick that you have read the payload and the facts.")
+        if verdict == Decision.Verdict.REJECT and not cleaned.get("comment") and "comment" not in self.errors:
+            self.add_error("comment", "Say why you reject this.")
+        return cleaned

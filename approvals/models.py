@@ -1,0 +1,181 @@
+"""The question put to people, their signed answers, and the ledger that chains them.
+
+Lives here: columns, constraints and the questions a list asks. What decides is in decisions, what asks is in gate.
+May import runs.models and runs.states.
+"""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import Group
+from django.db import models
+from django.db.models import Q
+
+from runs.models import DatabaseNow, JSONText, Run
+
+
+class ApprovalStatus(models.TextChoices):
+    OPEN = "open", "Waiting"
+    """Next moved by an approver, or by its due time."""
+    NOT_REQUIRED = "not-required", "Not required"
+    """The rule asked nobody; the action is frozen and spent once all the same."""
+    APPROVED = "approved", "Approved"
+    REJECTED = "rejected", "Rejected"
+    EXPIRED = "expired", "Expired"
+    WITHDRAWN = "withdrawn", "Withdrawn"
+    """The run was cancelled while it waited."""
+
+
+class ApprovalQuerySet(models.QuerySet["Approval"]):
+    def visible_to(self, user: Any) -> "ApprovalQuerySet":
+        """Those of the user's teams; all for a superuser and for whoever was granted `runs.view_all_teams`."""
+        if not user.is_active:
+            return self.none()
+        if user.has_perm("runs.view_all_teams"):
+            return self
+        return self.filter(team__in=user.groups.all())
+
+    def waiting(self) -> "ApprovalQuerySet":
+        """Open, whether or not the due time has passed."""
+        return self.filter(status=ApprovalStatus.OPEN)
+
+    def overdue(self) -> "ApprovalQuerySet":
+        return self.waiting().filter(due_at__lte=DatabaseNow())
+
+    def decidable(self) -> "ApprovalQuerySet":
+        return self.waiting().filter(due_at__gt=DatabaseNow())
+
+    def asked_of(self, user: Any) -> "ApprovalQuerySet":
+        """Those that one of the user's groups was asked to decide."""
+        return self.filter(groups__in=user.groups.all()).distinct()
+
+
+class Approval(models.Model):
+    """One question. `payload` is the proposed action, frozen: these bytes are shown, signed and sent."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="approvals")
+    position = models.PositiveIntegerField()
+    step = models.CharField(max_length=64)
+    version = models.PositiveSmallIntegerField(default=1)
+    team = models.ForeignKey(Group, on_delete=models.PROTECT, related_name="+", db_index=False)
+    groups = models.ManyToManyField(Group, related_name="+", help_text="Any member of one of these may decide.")
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    tool = models.CharField(max_length=100)
+    statement = models.TextField(help_text="The action in plain words, from the tool's template.")
+    statement_version = models.CharField(max_length=64, help_text="Digest of the template that made the statement.")
+    payload = models.TextField(help_text="Canonical JSON (RFC 8785) of the proposed action.")
+    payload_digest = models.CharField(max_length=64)
+    amount_minor = models.BigIntegerField(null=True, blank=True)
+    currency = models.CharField(max_length=3, blank=True)
+    facts_source = models.CharField(max_length=100, blank=True)
+    facts = models.TextField(help_text="Canonical JSON of the facts at asking.")
+    facts_digest = models.CharField(max_length=64)
+    signed_facts = models.TextField(blank=True, help_text="Canonical JSON of the facts that the last approver signed.")
+    terms = JSONText(help_text="What follows an expiry, a rejection, a change of facts.")
+
+    status = models.CharField(max_length=12, choices=ApprovalStatus, default=ApprovalStatus.OPEN)
+    required = models.PositiveSmallIntegerField(default=1)
+    asked_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    act_within = models.DurationField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+    spent_at = models.DateTimeField(null=True, blank=True)
+    spent_key = models.CharField(max_length=255, null=True, blank=True, unique=True)
+
+    objects = ApprovalQuerySet.as_manager()
+
+    class Meta:
+        permissions = [("decide_approval", "Can decide approvals of own teams")]
+        indexes = [
+            models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
+            models.Index(fields=["team", "due_at", "id"], name="approval_team_due", condition=Q(status=ApprovalStatus.OPEN)),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "position", "version"], name="approval_once_per_version"),
+            models.UniqueConstraint(
+                fields=["run", "position"], name="approval_one_open", condition=Q(status=ApprovalStatus.OPEN)
+            ),
+            models.CheckConstraint(condition=Q(status__in=ApprovalStatus.values), name="approval_status_known"),
+            models.CheckConstraint(
+                condition=Q(spent_at__isnull=True) | Q(status__in=[ApprovalStatus.APPROVED, ApprovalStatus.NOT_REQUIRED]),
+                name="approval_spent_only_when_given",
+            ),
+            models.CheckConstraint(
+                condition=Q(status=ApprovalStatus.OPEN, closed_at__isnull=True)
+                | ~Q(status=ApprovalStatus.OPEN) & Q(closed_at__isnull=False),
+                name="approval_closed_when_not_open",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.statement} (run {self.run_id})"
+
+
+class LedgerEntry(models.Model):
+    """One audited act: its canonical record, chained to the one before and signed. Append-only by trigger."""
+
+    sequence = models.BigIntegerField(primary_key=True)
+    kind = models.CharField(max_length=24)
+    record = models.TextField(help_text="Canonical JSON; these bytes are hashed and signed.")
+    entry_hash = models.CharField(max_length=64, unique=True)
+    previous_hash = models.CharField(max_length=64, unique=True)
+    signature = models.CharField(max_length=88)
+    key_id = models.CharField(max_length=32)
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "ledger entries"
+
+    def __str__(self) -> str:
+        return f"{self.sequence} {self.kind}"
+
+
+class LedgerHead(models.Model):
+    """The end of the chain: one row, locked last of all while an entry is appended."""
+
+    sequence = models.BigIntegerField()
+    entry_hash = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="ledger_has_one_head")]
+
+    def __str__(self) -> str:
+        return f"head at {self.sequence}"
+
+
+class VerifyingKey(models.Model):
+    """A public key that has signed entries. Append-only by trigger; old keys go on verifying old entries."""
+
+    key_id = models.CharField(max_length=32, primary_key=True)
+    public_key = models.CharField(max_length=64, help_text="Base64 of the raw Ed25519 public key.")
+    since = models.DateTimeField(db_default=DatabaseNow())
+
+    def __str__(self) -> str:
+        return self.key_id
+
+
+class Decision(models.Model):
+    """One person's signed answer. Append-only by trigger; the signed record is the ledger entry."""
+
+    class Verdict(models.TextChoices):
+        APPROVE = "approve", "Approved"
+        REJECT = "reject", "Rejected"
+
+    approval = models.ForeignKey(Approval, on_delete=models.PROTECT, related_name="decisions")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    verdict = models.CharField(max_length=8, choices=Verdict)
+    comment = models.TextField(blank=True)
+    decided_at = models.DateTimeField()
+    entry = models.OneToOneField(LedgerEntry, on_delete=models.PROTECT, related_name="decision")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["approval", "user"], name="decision_one_vote"),
+            models.CheckConstraint(condition=Q(verdict="approve") | ~Q(comment=""), name="decision_reject_has_a_reason"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.verdict} by {self.user_id}"

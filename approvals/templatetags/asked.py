@@ -1,0 +1,22 @@
+"""Lets a run's page show what was asked of people, without the engine knowing approvals: the template asks here."""
+
+from typing import Any
+
+from django import template
+
+from approvals.models import Approval
+from runs.models import Run
+
+register = template.Library()
+
+
+@register.simple_tag(takes_context=True)
+def approvals_of(context: dict[str, Any], run: Run) -> list[Approval]:
+    """The run's approvals that the reader may see, in the order of asking, with their signatures."""
+    visible = Approval.objects.visible_to(context["request"].user).filter(run=run).order_by("position", "version")
+    return list(visible.defer("payload", "facts", "signed_facts").prefetch_related("groups", "decisions__user"))
+
+
+@register.filter
+def at_position(approvals: list[Approval], position: int) -> list[Approval]:
+    return [approval for approval in approvals if approval.position == position]

@@ -1,0 +1,20 @@
+"""Addresses of the pages for those who decide. Approvals have ids of their own: a run may ask more than once."""
+
+from django.urls import path
+
+from . import views
+
+app_name = "approvals"
+
+urlpatterns = [
+    path("inbox/", views.inbox_page, name="inbox"),
+    path("inbox/rows/", views.inbox_rows, name="inbox_rows"),
+    path("nav-counts/", views.nav_counts, name="nav_counts"),
+    path("approvals/<int:pk>/", views.approval_page, name="approval"),
+    path("approvals/<int:pk>/state/", views.approval_state, name="state"),
+    path("approvals/<int:pk>/facts/", views.approval_facts, name="facts"),
+    path("approvals/<int:pk>/decide/", views.decide, name="decide"),
+    path("approvals/<int:pk>/payload.json", views.payload, name="payload"),
+    path("receipts/<int:sequence>/", views.receipt, name="receipt"),
+    path("receipts/<int:sequence>/record.json", views.record, name="record"),
+]

@@ -1,0 +1,291 @@
+"""The pages of the people who decide: inbox, approval, receipt, and the counts in the top bar.
+
+A view never writes: it parses, calls one verb of decisions, and renders. May import decisions, facts, forms, inbox,
+ledger, reading, models; runs' history and fragments.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_safe
+from django_htmx.http import HttpResponseClientRedirect
+
+from runs import history
+from runs.fragments import answer, count, wants_fragment
+from runs.models import DatabaseNow, Run, database_clock
+
+from . import decisions, facts, inbox, ledger, reading
+from .decisions import DecisionRefused
+from .forms import DecisionForm
+from .models import Approval, ApprovalStatus, Decision, LedgerEntry
+
+
+class Navigation:
+    """What the top bar shows, each counted when a template first asks for it."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.user = request.user
+        match = request.resolver_match
+        app = match.namespace if match else ""
+        polled = match is not None and match.view_name == "approvals:nav_counts"
+        self.section = request.GET.get("at", "") if polled else {"approvals": "inbox", "runs": "runs"}.get(app, "")
+
+    @cached_property
+    def now(self) -> datetime:
+        return database_clock()
+
+    @cached_property
+    def waiting(self) -> int:
+        return count(inbox.in_scope(self.user, "mine"))
+
+    @cached_property
+    def overdue(self) -> int:
+        return count(inbox.in_scope(self.user, "overdue"))
+
+    @cached_property
+    def stuck(self) -> int:
+        return count(Run.objects.visible_to(self.user).stuck())
+
+
+def navigation(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: `nav`, for those who have signed in."""
+    user = getattr(request, "user", None)
+    return {"nav": Navigation(request)} if user is not None and user.is_authenticated else {}
+
+
+@require_safe
+def nav_counts(request: HttpRequest) -> HttpResponse:
+    fragment = "approvals/partials/nav_counts.html"
+    return answer(request, fragment, fragment)
+
+
+# Inbox
+
+
+@require_safe
+def inbox_page(request: HttpRequest) -> HttpResponse:
+    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_panel.html", _inbox_context(request))
+
+
+@require_safe
+def inbox_rows(request: HttpRequest) -> HttpResponse:
+    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_rows.html", _inbox_context(request))
+
+
+def _inbox_context(request: HttpRequest) -> dict[str, Any]:
+    choice = inbox.Choice.of(request.GET)
+    rows, following = inbox.listed(request.user, choice)
+    tabs = inbox.tabs(request.user)
+    return {"choice": choice, "rows": rows, "following": following, "tabs": tabs, "sorts": inbox.SORTS}
+
+
+# Approval
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether this person can decide this approval now, and if not, why. `rule` is set when a rule forbids it."""
+
+    kind: Literal["open", "signed", "forbidden", "decided", "expired", "withdrawn", "not-required"]
+    rule: str = ""
+
+    STATUS = {"forbidden": 403, "decided": 409, "withdrawn": 409, "expired": 410}
+    KINDS = {
+        ApprovalStatus.APPROVED: "decided",
+        ApprovalStatus.REJECTED: "decided",
+        ApprovalStatus.EXPIRED: "expired",
+        ApprovalStatus.WITHDRAWN: "withdrawn",
+        ApprovalStatus.NOT_REQUIRED: "not-required",
+    }
+
+    @property
+    def is_closed(self) -> bool:
+        return self.kind not in ("open", "signed", "forbidden")
+
+
+def _standing(user: Any, approval: Approval, now: datetime) -> Standing:
+    if approval.status != ApprovalStatus.OPEN:
+        return Standing(Standing.KINDS[ApprovalStatus(approval.status)])
+    if approval.due_at <= now:
+        return Standing("expired")
+    if any(decision.user_id == user.pk for decision in approval.decisions.all()):
+        return Standing("signed")
+    rule = decisions.may_decide(user, approval)
+    return Standing("forbidden", rule) if rule else Standing("open")
+
+
+def _approval(request: HttpRequest, pk: int) -> Approval:
+    """The approval with `now`, the database's clock. Strangers get 404, as for one that does not exist."""
+    found = Approval.objects.visible_to(request.user).filter(pk=pk).annotate(now=DatabaseNow())
+    found = found.select_related("run__team", "team", "requested_by")
+    approval = found.prefetch_related("groups", "decisions__user", "decisions__entry").first()
+    if approval is None:
+        raise Http404("There is no such approval.")
+    return approval
+
+
+@require_safe
+def approval_page(request: HttpRequest, pk: int) -> HttpResponse:
+    return render(request, "approvals/approval.html", _approval_context(request, _approval(request, pk)))
+
+
+@require_GET
+def approval_state(request: HttpRequest, pk: int) -> HttpResponse:
+    """The watcher of an open page: 204 while nothing changed, else the notice and a locked panel."""
+    approval = _approval(request, pk)
+    standing = _standing(request.user, approval, approval.now)
+    changed = request.GET.get("seen") != approval.payload_digest
+    if not standing.is_closed and not changed:
+        return HttpResponse(status=204)
+    context = {"approval": approval, "standing": standing, "replaced": changed, "while_reading": True, "is_fragment": True}
+    return render(request, "approvals/partials/state.html", context)
+
+
+@require_GET
+def approval_facts(request: HttpRequest, pk: int) -> HttpResponse:
+    """The facts, read again. When they are others than the page showed, the forms are told: what is signed is what is
+    shown, and having read it is asked again."""
+    if not wants_fragment(request):
+        return redirect("approvals:approval", pk)
+    approval = _approval(request, pk)
+    context = _facts_context(request, approval)
+    context["renew"] = context["standing"].kind == "open" and request.GET.get("seen") != context["facts"].digest
+    context |= {"approval": approval, "is_fragment": True}
+    return render(request, "approvals/partials/facts.html", context)
+
+
+def decide(request: HttpRequest, pk: int) -> HttpResponse:
+    """Sign a verdict. A refusal answers with the approval as it is now, why, and the status that says so."""
+    if request.method != "POST":
+        return redirect("approvals:approval", pk)
+    approval, form = _approval(request, pk), DecisionForm(request.POST)
+    if not form.is_valid():
+        return _refused(request, pk, form)
+    try:
+        decision = decisions.decide(approval.pk, user=request.user, **_signed(form), **_authentication(request))
+    except decisions.Stranger as refusal:
+        raise Http404(str(refusal)) from None
+    except decisions.Invalid as refusal:
+        form.add_error(refusal.field if refusal.field in form.fields else None, str(refusal))
+        return _refused(request, pk, form)
+    except DecisionRefused as refusal:
+        return _refused(request, pk, form, refusal)
+    receipt = reverse("approvals:receipt", args=[decision.entry_id])
+    return HttpResponseClientRedirect(receipt) if wants_fragment(request) else _see_other(receipt)
+
+
+def _see_other(address: str) -> HttpResponse:
+    response = redirect(address)
+    response.status_code = 303
+    return response
+
+
+def _signed(form: DecisionForm) -> dict[str, str]:
+    return {name: form.cleaned_data[name] for name in ("verdict", "comment", "payload_digest", "facts_digest")}
+
+
+def _authentication(request: HttpRequest) -> dict[str, Any]:
+    """How the person proved who they are, and how many seconds ago; the sign-in page leaves the time in the session."""
+    signed_in_at = request.session.get("signed_in_at")
+    age = None if signed_in_at is None else max(0, int(datetime.now(UTC).timestamp()) - signed_in_at)
+    return {"auth_method": "password", "auth_age": age, "actor": "web"}
+
+
+def _refused(request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | None = None) -> HttpResponse:
+    """The approval's page, or its panel and notice for htmx, read anew: somebody may have decided meanwhile."""
+    approval = _approval(request, pk)
+    context = _approval_context(request, approval) | {"form": form, "refusal": refusal}
+    invalid = Standing.STATUS.get(context["standing"].kind, 422)
+    status = refusal.status if refusal else invalid
+    return answer(request, "approvals/approval.html", "approvals/partials/refused.html", context, status=status)
+
+
+def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
+    before, behind = inbox.neighbours(request.user, approval)
+    return _facts_context(request, approval) | {
+        "approval": approval,
+        "meaning": decisions.MEANING,
+        "lines": reading.payload_lines(approval.payload),
+        "hidden": reading.hidden_characters(approval.statement, approval.payload),
+        "history": history.of(approval.run, approval.now, with_calls=False),
+        "before": before,
+        "behind": behind,
+        "form": DecisionForm(),
+    }
+
+
+def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
+    """Facts at asking beside those of now, or, once it is closed, beside those that were signed."""
+    standing = _standing(request.user, approval, approval.now)
+    if standing.is_closed:
+        later = approval.signed_facts or approval.facts
+        compared = reading.comparisons(approval.facts, json.loads(later))
+        return {"standing": standing, "facts": None, "comparisons": compared, "facts_hidden": _hidden(approval.facts, later)}
+    read = facts.current(approval)
+    compared = [] if read.problem else reading.comparisons(approval.facts, read.values)
+    hidden = _hidden(approval.facts, read.text)
+    return {"standing": standing, "facts": read, "comparisons": compared, "facts_hidden": hidden, "read_at": database_clock()}
+
+
+def _hidden(*texts: str) -> list[str]:
+    return reading.hidden_characters(*texts)
+
+
+@require_safe
+def payload(request: HttpRequest, pk: int) -> HttpResponse:
+    """The exact bytes, unmarked and unwrapped."""
+    approval = _approval(request, pk)
+    return _download(approval.payload, f"{approval.run.key}-approval-{approval.pk}.json")
+
+
+# Receipt
+
+
+@require_safe
+def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
+    entry = _entry(request, sequence)
+    approval = entry.decision.approval
+    context = {
+        "entry": entry,
+        "approval": approval,
+        "record": _read(entry.record),
+        "valid": ledger.check_entry(entry),
+        "lines": reading.payload_lines(approval.payload),
+        "hidden": reading.hidden_characters(entry.record, approval.payload),
+        "following": inbox.in_scope(request.user, "mine").order_by("due_at", "pk").only("pk").first(),
+    }
+    return render(request, "approvals/receipt.html", context)
+
+
+@require_safe
+def record(request: HttpRequest, sequence: int) -> HttpResponse:
+    """The signed record's exact bytes."""
+    return _download(_entry(request, sequence).record, f"receipt-{sequence}.json")
+
+
+def _entry(request: HttpRequest, sequence: int) -> LedgerEntry:
+    seen = Decision.objects.filter(approval__in=Approval.objects.visible_to(request.user), entry_id=sequence)
+    decision = seen.select_related("entry", "user", "approval__run").first()
+    if decision is None:
+        raise Http404("There is no such receipt.")
+    decision.entry.decision = decision
+    return decision.entry
+
+
+def _read(text: str) -> dict[str, Any]:
+    """The record's members; none when somebody made it unreadable, which the check on the page then says."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
+
+
+def _download(text: str, name: str) -> HttpResponse:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HttpResponse(text.encode(), content_type="application/json", headers=headers)

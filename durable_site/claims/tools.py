@@ -1,0 +1,114 @@
+"""What the claims workflow does to the outside world: the policy register, flood reports, the payment provider, mail."""
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from django.conf import settings
+from django.core.mail import send_mail
+
+from runs.errors import OutcomeUnknown, Refused, Retryable
+from runs.tools import over, tool
+
+TIMEOUT = httpx.Timeout(10, connect=3)
+ASK_OVER = 100_000
+"""Payouts above this many cents are approved by a person first."""
+
+NOTHING_HAPPENED = {400, 401, 402, 403, 404, 405, 413}
+COME_BACK = {409, 429}
+
+
+@tool("policies.read")
+def read_policy(*, policy: str) -> dict[str, Any]:
+    return _get(f"/policies/{policy}")
+
+
+@tool("floods.report")
+def fetch_flood_report(*, claim: str) -> dict[str, Any]:
+    return _get(f"/flood-reports/{claim}")
+
+
+@tool(
+    "payments.transfer",
+    effect=True,
+    requires_approval=over(ASK_OVER),
+    once_per="claim",
+    key_life=timedelta(hours=24),
+    statement="Pay {amount} to {payee} for flood claim {claim}",
+)
+def transfer(*, idempotency_key: str, amount_minor: int, currency: str, payee: str, claim: str) -> dict[str, Any]:
+    body = {"amount_minor": amount_minor, "currency": currency, "payee": payee, "reference": claim, "claim": claim}
+    try:
+        answer = httpx.post(
+            f"{settings.SANDBOX_URL}/payments", json=body, headers={"Idempotency-Key": idempotency_key}, timeout=TIMEOUT
+        )
+    except httpx.ConnectError as error:
+        raise Retryable(f"The payment provider cannot be reached, so nothing was sent: {error}") from error
+    except httpx.HTTPError as error:
+        raise OutcomeUnknown(f"The payment provider did not answer: {type(error).__name__}") from error
+    return _payment(answer, amount_minor)
+
+
+@transfer.lookup
+def find_transfer(*, idempotency_key: str) -> dict[str, Any] | None:
+    payments = _get("/payments", key=idempotency_key)["payments"]
+    return (
+        {"payment": payments[0]["payment"], "paid_minor": payments[0]["amount_minor"], "replayed": True}
+        if payments
+        else None
+    )
+
+
+@tool(
+    "mail.notify",
+    effect=True,
+    delivery="at-most-once",
+    statement="Write to {to}: {subject}",
+)
+def notify(*, idempotency_key: str, to: str, subject: str, text: str) -> dict[str, Any]:
+    sent = send_mail(subject, text, settings.DEFAULT_FROM_EMAIL, [to])
+    return {"sent": sent}
+
+
+def _payment(answer: httpx.Response, asked: int) -> dict[str, Any]:
+    """The provider's answer as an outcome: what cannot be read, or is not what was asked for, is unknown."""
+    if answer.status_code in COME_BACK:
+        raise Retryable(
+            f"The payment provider answers {answer.status_code}: come back.", retry_after=_retry_after(answer)
+        )
+    if answer.status_code == 422:
+        raise OutcomeUnknown("The payment provider knows this key with another payment.")
+    if answer.status_code in NOTHING_HAPPENED:
+        raise Refused(f"the payment provider answers {answer.status_code}: {_sentence(answer)}")
+    try:
+        payment = answer.raise_for_status().json()
+        made, paid = str(payment["payment"]), payment["amount_minor"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise OutcomeUnknown(f"The payment provider's answer ({answer.status_code}) cannot be read.") from error
+    if paid != asked:
+        raise OutcomeUnknown(f"The payment provider says it paid {paid}, and was asked for {asked}.")
+    return {"payment": made, "paid_minor": paid, "replayed": answer.headers.get("Idempotent-Replayed") == "true"}
+
+
+def _get(path: str, **parameters: str) -> Any:
+    try:
+        answer = httpx.get(f"{settings.SANDBOX_URL}{path}", params=parameters, timeout=TIMEOUT)
+    except httpx.HTTPError as error:
+        raise Retryable(f"{path.split('/')[1]} cannot be read now: {type(error).__name__}") from error
+    if answer.status_code == 404:
+        raise Refused(_sentence(answer))
+    if answer.status_code != 200:
+        raise Retryable(f"{path.split('/')[1]} cannot be read now: status {answer.status_code}")
+    return answer.json()
+
+
+def _sentence(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return "no reason was given."
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isdigit() else None

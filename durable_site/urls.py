@@ -1,0 +1,27 @@
+"""Every address of the site, and what the admin shows of it."""
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.views import LogoutView
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from .front_door import SignIn, healthz
+
+# The queue only rings; its tables say nothing that our rows do not say better. Here every app has registered its models.
+for model in apps.get_app_config("django_q").get_models():
+    if admin.site.is_registered(model):
+        admin.site.unregister(model)
+
+handler500 = "durable_site.front_door.server_error"
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="approvals:inbox")),
+    path("sign-in/", SignIn.as_view(), name="login"),
+    path("sign-out/", LogoutView.as_view(), name="logout"),
+    path("healthz", healthz),
+    path("admin/login/", RedirectView.as_view(pattern_name="login", query_string=True)),
+    path("admin/", admin.site.urls),
+    path("runs/", include("runs.urls")),
+    path("", include("approvals.urls")),
+]

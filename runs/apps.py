@@ -1,0 +1,12 @@
+"""The engine as a Django app: finds every installed app's workflows.py and tools.py, like the admin does."""
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+
+
+class RunsConfig(AppConfig):
+    name = "runs"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        autodiscover_modules("tools", "workflows")

@@ -1,0 +1,213 @@
+"""The doorbell: a queue message that says "look at run N". Losing, doubling or delaying one is harmless.
+
+The only module that imports django_q. A bell is plain JSON, inserted in the caller's transaction, so that it appears
+with the move that makes it needed, or not at all. The queue's own pickles never touch the table: what is taken out is
+checked against the one function that may run, and packed in memory for django-q2's pusher.
+"""
+
+import contextlib
+import ctypes
+import json
+import logging
+import mmap
+import os
+import queue
+import select
+import signal
+import time
+import uuid
+from typing import Any
+
+import psycopg
+from django.db import connection, connections
+from django.utils import timezone
+from django_q.brokers.orm import ORM
+from django_q.cluster import Cluster
+from django_q.conf import Conf
+from django_q.queues import Queue
+from django_q.signing import SignedPackage
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "runs_bell"
+FUNCTION = "runs.tasks.advance_run"
+FALLBACK = 1.0
+"""Seconds the broker waits for a notification before it looks at the table anyway; also the most it delays a stop."""
+
+RING = f"""
+INSERT INTO django_q_ormq (key, payload, lock)
+SELECT 'runs', json_build_object('run', id)::text, clock_timestamp() FROM {{source}} WHERE {{when}} RETURNING id
+"""  # noqa: S608 (both places are filled by our own constants)
+"""A bell for each row of a common table expression; use with NOTIFY in the same statement's final SELECT."""
+
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
+
+
+def ring(run_id: int) -> None:
+    """Ring for a run, in the caller's transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH bell AS (SELECT %s::bigint AS id), rung AS ({RING.format(source='bell', when='true')}) {NOTIFY} FROM rung",  # noqa: S608
+            [run_id],
+        )
+
+
+class NotABell(ValueError):
+    def __init__(self, payload: str) -> None:
+        super().__init__(f"Only bells may enter this queue: {FUNCTION} with one run id, not {payload[:80]!r}.")
+
+
+class WakeBroker(ORM):
+    """django-q2's ORM broker, woken by NOTIFY, with JSON bells; polls each second when it cannot listen."""
+
+    _ears: tuple[int, psycopg.Connection | None] = (0, None)
+
+    def enqueue(self, task: str) -> int:
+        """Only reached by async_task(): accept a bell, refuse every other function."""
+        package = SignedPackage.loads(task)
+        if package["func"] != FUNCTION or len(package["args"]) != 1 or package["kwargs"]:
+            raise NotABell(str(package["func"]))
+        ring(int(package["args"][0]))
+        return 0
+
+    def dequeue(self) -> list[tuple[int, str]] | None:
+        # Listen first, look second, wait third: a bell that rings in between is heard.
+        ears = self._listen()
+        if bells := self._take():
+            return bells
+        self._wait(ears)
+        return self._take() or None
+
+    def _take(self) -> list[tuple[int, str]]:
+        with connections[Conf.ORM].cursor() as cursor:
+            cursor.execute(
+                "UPDATE django_q_ormq SET lock = clock_timestamp() + make_interval(secs => %s) WHERE id IN ("
+                " SELECT id FROM django_q_ormq WHERE key = %s AND lock <= clock_timestamp()"
+                " ORDER BY lock, id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, payload",
+                [Conf.RETRY, self.list_key, Conf.BULK],
+            )
+            rows = cursor.fetchall()
+        return [(bell_id, package) for bell_id, payload in rows if (package := self._pack(bell_id, payload))]
+
+    def _pack(self, bell_id: int, payload: str) -> str | None:
+        try:
+            run_id = _run_of(payload)
+        except NotABell as refusal:
+            logger.error("Dropped row %s of the queue. %s", bell_id, refusal)
+            self.delete(bell_id)
+            return None
+        return SignedPackage.dumps(
+            {
+                "id": uuid.uuid4().hex,
+                "name": f"bell {bell_id}",
+                "func": FUNCTION,
+                "args": (run_id,),
+                "kwargs": {},
+                "started": timezone.now(),
+                "ack_failure": True,
+            }
+        )
+
+    def _listen(self) -> psycopg.Connection | None:
+        pid, ears = self._ears
+        if pid == os.getpid() and ears is not None and not ears.closed:
+            return ears
+        # Made lazily and keyed by pid: the broker is built before the pusher is forked.
+        try:
+            ears = psycopg.connect(**connections[Conf.ORM].get_connection_params() | {"autocommit": True})
+            ears.execute(f"LISTEN {CHANNEL}")
+        except psycopg.Error:
+            ears = None
+        self._ears = (os.getpid(), ears)
+        return ears
+
+    def _wait(self, ears: psycopg.Connection | None) -> None:
+        if ears is None:
+            time.sleep(FALLBACK)
+            return
+        try:
+            for _ in ears.notifies(timeout=FALLBACK, stop_after=1):
+                pass
+        except psycopg.Error:
+            # Letting it out would cost django-q2's pusher ten seconds: drop the connection, go on polling.
+            self._ears = (os.getpid(), None)
+            with contextlib.suppress(psycopg.Error):
+                ears.close()
+
+
+def _run_of(payload: str) -> int:
+    try:
+        bell = json.loads(payload)
+    except ValueError:
+        raise NotABell(payload) from None
+    if not isinstance(bell, dict) or set(bell) != {"run"} or type(bell["run"]) is not int:
+        raise NotABell(payload)
+    return bell["run"]
+
+
+# What the runner starts: django-q2's cluster with the cures that docs/queue.md explains.
+
+_stop = mmap.mmap(-1, 1)
+"""One byte shared by main and everything it forks: set when a stop was asked for."""
+
+
+def stopping() -> bool:
+    """Was this cluster asked to stop? A stretch ends after its next commit then."""
+    return _stop[0] == 1
+
+
+class TiedCluster(Cluster):
+    """A cluster whose workers hear of a stop, and whose processes end with their parent."""
+
+    def sig_handler(self, signum: int, frame: Any) -> None:
+        _stop[0] = 1
+        super().sig_handler(signum, frame)
+
+
+def run_cluster() -> None:
+    """Run a cluster until SIGTERM or SIGINT. Raises RuntimeError when its sentinel died: exit code 0 is a stop."""
+    cure_queue()
+    os.register_at_fork(after_in_child=_end_with_parent)
+    cluster = TiedCluster()
+    cluster.start()
+    cluster.sentinel.join()
+    if not stopping():
+        raise RuntimeError("The queue's sentinel died without a stop being asked for.")
+
+
+def cure_queue() -> None:
+    """Let a process wait for work without holding the pipe's read lock.
+
+    multiprocessing.Queue.get blocks while it holds the lock; a worker that is killed then takes the lock with it, and
+    its successors wait for ever. Waiting comes first here, and the lock is held only to take what is there.
+    """
+    Queue.get = _get_without_waiting_locked
+
+
+def _get_without_waiting_locked(self: Any, block: bool = True, timeout: float | None = None) -> Any:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = 0.0 if not block else 1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if select.select([self._reader], [], [], left)[0] and self._rlock.acquire(timeout=0.05):
+            try:
+                if self._poll():
+                    packed = self._recv_bytes()
+                    self._sem.release()
+                    self.size.increment(-1)
+                    return _unpickle(packed)
+            finally:
+                self._rlock.release()
+        if not block or (deadline is not None and time.monotonic() >= deadline):
+            raise queue.Empty
+
+
+def _unpickle(packed: bytes) -> Any:
+    from multiprocessing.reduction import ForkingPickler
+
+    return ForkingPickler.loads(packed)
+
+
+def _end_with_parent() -> None:
+    # PR_SET_PDEATHSIG: the kernel kills this child when its parent dies, so that no orphan goes on pulling bells.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)

@@ -1,0 +1,216 @@
+"""The verbs that people, commands, pages and other apps use on runs: start, deliver, cancel, and what explains a run.
+
+Each is one transaction, top to bottom; rights are checked inside it, when it is done. May import workflows, waits,
+doorbell, models, values, errors.
+"""
+
+import json
+from typing import Any
+
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+from django.db import connection, transaction
+
+from . import waits, workflows
+from .doorbell import NOTIFY, RING, ring
+from .errors import AlreadyStarted, BadRequest, IllegalMove, NoSuchRun, NotAllowed
+from .models import AuditEvent, Delivery, Run, database_clock, run_key
+from .states import Status, WaitKind
+from .values import BadValue, as_json, from_json
+from .workflows import Workflow
+
+_START = f"""
+WITH made AS (
+  INSERT INTO runs_run (key, workflow, version, team_id, requested_by_id, input, tags, status, outcome, reason, position,
+         next_step, attempt, fence, worker, asked, wait_kind, wait_name)
+  VALUES (%(key)s, %(workflow)s, %(version)s, %(team)s, %(by)s, %(input)s, %(tags)s, 'ready', '', '', 0,
+         %(step)s, 0, 0, '', '', '', '')
+  ON CONFLICT (key) DO NOTHING RETURNING id, next_step
+), logged AS (
+  INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor, user_id)
+  SELECT id, runs_clock(), '', 'ready', 1, next_step, 'started', %(actor)s, %(by)s FROM made
+), rung AS ({RING.format(source="made", when="true")})
+SELECT id, ({NOTIFY} FROM rung) FROM made
+"""  # noqa: S608
+
+
+def start(
+    workflow: Workflow | str,
+    *,
+    key: str,
+    input: dict[str, Any],
+    team: Group | str,
+    tags: dict[str, Any] | None = None,
+    by: Any = None,
+    actor: str = "",
+) -> Run:
+    """Start a run in the caller's transaction: a roll-back leaves no ghost run.
+
+    The same key with the same workflow, input and team returns the run that was started first; another one raises
+    AlreadyStarted. `by` is who asks: may not approve what the run proposes. Raises BadRequest for a key, an input or a
+    workflow that cannot be.
+    """
+    found = workflow if isinstance(workflow, Workflow) else _workflow(workflow)
+    _check_key(key)
+    group = team if isinstance(team, Group) else _team(team)
+    text = _input(input)
+    values = {
+        "key": key,
+        "workflow": found.name,
+        "version": found.version,
+        "team": group.pk,
+        "by": by.pk if by else None,
+        "input": text,
+        "tags": as_json(tags or {}, where="tags"),
+        "step": found.first,
+        "actor": actor or "start",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_START, values)
+        made = cursor.fetchone()
+    return Run.objects.get(pk=made[0]) if made else _started_before(key, found, text, group)
+
+
+def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor: str = "") -> Delivery:
+    """Bring a run the event it waits for, or will wait for: one that comes early is kept.
+
+    Delivering the same body again before it is taken returns the first delivery; another one raises BadRequest.
+    """
+    text = _input(body, where="event")
+    with transaction.atomic():
+        run = _locked(key, by)
+        if run.is_final:
+            raise IllegalMove(key, run.status, f"given the event {name}")
+        waiting = Delivery.objects.filter(run=run, name=name, position__isnull=True).first()
+        if waiting is not None:
+            if waiting.body != from_json(text):
+                raise BadRequest(f"Run {key} holds another event {name} already, which no step has taken yet. Nothing was changed.")
+            return waiting
+        delivery = Delivery.objects.create(run=run, name=name, body=from_json(text), delivered_by=by)
+        if _waits_for(run, name):
+            waits.take_delivery(run, name, run.position + 1)
+            wake(run, why=f"event {name} was delivered", actor=actor, user=by)
+    return delivery
+
+
+def cancel(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """End a run for good. What it has done stays; an effect that is under way is still recorded when it is known.
+
+    Cancelling a cancelled run changes nothing. Raises NoSuchRun, NotAllowed, BadRequest (no reason), IllegalMove.
+    """
+    if not why.strip():
+        raise BadRequest("Say why the run is cancelled: the reason stays in its history.")
+    may_operate(key, by, "cancel")
+    with transaction.atomic():
+        run = _locked(key, by)
+        if run.status == Status.CANCELLED:
+            return run
+        if run.is_final:
+            raise IllegalMove(key, run.status, "cancelled")
+        if run.asked:
+            waits.kinds[run.asked].close(run, database_clock())
+        run.move(Status.CANCELLED, why=why, actor=actor or "cancel", user=by, reason=why, outcome="cancelled")
+    return run
+
+
+def wake(run: Run, *, why: str, actor: str, user: Any = None) -> None:
+    """Make a parked run, whose row the caller has locked, ready again, and ring for it: all in the caller's transaction."""
+    run.move(Status.READY, why=why, actor=actor or "answer", user=user)
+    ring(run.pk)
+
+
+def find(key: str, user: Any) -> Run:
+    """The run, if the user may see it; NoSuchRun for strangers as for keys that do not exist. None sees all."""
+    runs = Run.objects.all() if user is None else Run.objects.visible_to(user)
+    run = runs.select_related("team", "requested_by").filter(key=key).first()
+    if run is None:
+        raise NoSuchRun(key)
+    return run
+
+
+def may_operate(key: str, user: Any, verb: str) -> None:
+    """Refuse whoever may not repair this run: strangers as if it did not exist, others with the rule. Recorded."""
+    if user is None:
+        return
+    run = find(key, user)
+    if not user.has_perm("runs.operate_run"):
+        rule = f"To {verb} a run takes the right to operate runs (group ops); {user.get_username()} has it not."
+        AuditEvent.objects.create(kind=AuditEvent.Kind.VERB_REFUSED, run=run, detail=f"{verb}: {rule}", user=user)
+        raise NotAllowed(rule)
+
+
+def explain(run: Run) -> str:
+    """Why this run is not moving, or what happens to it next: one sentence, from its row."""
+    step = f"step {run.position + 1} ({run.next_step.replace('_', ' ')})"
+    match run.status:
+        case Status.READY:
+            return f"Ready for {step}: the next free worker claims it."
+        case Status.RUNNING:
+            return f"A worker is at {step}, attempt {run.attempt}; if it falls silent, another goes on after {run.lease_until:%H:%M:%S} UTC."
+        case Status.SLEEPING if run.wait_kind == WaitKind.RETRY:
+            return f"{run.wait_name}. Tried again at {run.due_at:%d %b %H:%M:%S} UTC."
+        case Status.SLEEPING:
+            return f"Sleeps at {step} until {run.due_at:%d %b %Y, %H:%M:%S} UTC."
+        case Status.WAITING if run.wait_kind == WaitKind.MIGRATION:
+            return f"{run.wait_name}. It goes on when such a worker comes; else it goes to the dead letters on {run.due_at:%d %b %Y}."
+        case Status.WAITING:
+            return f"Waits at {step} for {run.wait_name}, until {run.due_at:%d %b %Y, %H:%M} UTC."
+        case Status.PAUSED:
+            return f"Paused before {step}; an operator resumes it."
+        case Status.DEAD:
+            return run.reason or f"Dead at {step}."
+    return f"Ended: {run.outcome}." + (f" {run.reason}" if run.reason else "")
+
+
+def _waits_for(run: Run, name: str) -> bool:
+    return run.status == Status.WAITING and run.wait_kind == WaitKind.EVENT and run.wait_terms["event"] == name
+
+
+def _locked(key: str, user: Any) -> Run:
+    find(key, user)
+    return Run.objects.select_for_update(no_key=True).get(key=key)
+
+
+def _started_before(key: str, workflow: Workflow, input_text: str, team: Group) -> Run:
+    run = Run.objects.get(key=key)
+    for difference, same in (
+        ("workflow", run.workflow == workflow.name),
+        ("input", run.input == json.loads(input_text)),
+        ("team", run.team_id == team.pk),
+    ):
+        if not same:
+            raise AlreadyStarted(key, difference)
+    return run
+
+
+def _workflow(name: str) -> Workflow:
+    found = workflows.get(name)
+    if found is None:
+        known = ", ".join(sorted({workflow.name for workflow in workflows.registered()})) or "none"
+        raise BadRequest(f"There is no workflow {name}. Known here: {known}.")
+    return found
+
+
+def _team(name: str) -> Group:
+    group = Group.objects.filter(name=name).first()
+    if group is None:
+        raise BadRequest(f"There is no team (group) {name}.")
+    return group
+
+
+def _check_key(key: str) -> None:
+    try:
+        run_key(key)
+    except ValidationError as error:
+        raise BadRequest(f"{key!r} cannot be a run key. {error.messages[0]}") from None
+
+
+def _input(value: dict[str, Any], where: str = "input") -> str:
+    if not isinstance(value, dict):
+        raise BadRequest(f"The {where} must be a JSON object.")
+    try:
+        return as_json(value, where=where)
+    except BadValue as error:
+        raise BadRequest(str(error)) from None
+
+

@@ -1,0 +1,98 @@
+"""Everything the engine can say no with. An exception takes data and owns its sentence.
+
+Failures derive from Exception; control flow (the lease is lost) derives from BaseException, so that an author's
+`except Exception` cannot swallow it. Imports nothing of ours.
+"""
+
+
+class RunError(Exception):
+    """A verb was refused. Nothing was changed."""
+
+
+class NoSuchRun(RunError):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"There is no run {key}. `manage.py runs list` shows those you may see.")
+        self.key = key
+
+
+class NotAllowed(RunError):
+    """The person may not do this; `rule` says which rule forbids it."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule)
+        self.rule = rule
+
+
+class IllegalMove(RunError):
+    def __init__(self, key: str, status: str, verb: str) -> None:
+        super().__init__(f"Run {key} is {status}, so it cannot be {verb}. Nothing was changed.")
+        self.key, self.status = key, status
+
+
+class AlreadyStarted(RunError):
+    def __init__(self, key: str, difference: str) -> None:
+        super().__init__(
+            f"Run {key} was started before with another {difference}. The first run is untouched; use another key for another run."
+        )
+        self.key = key
+
+
+class BadRequest(RunError):
+    """The caller's words are off; the sentence says which."""
+
+
+class ToolError(Exception):
+    """A tool could not do what it was asked. Raise one of its three kinds, which decide what the engine does next."""
+
+
+class Retryable(ToolError):
+    """Nothing happened, and trying again may help. `retry_after`: seconds the other side asked us to wait."""
+
+    def __init__(self, sentence: str, *, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.retry_after = retry_after
+
+
+class Refused(ToolError):
+    """Nothing happened, and trying again cannot help."""
+
+
+class OutcomeUnknown(ToolError):
+    """It may have happened: a time-out, a reset, a 5xx, an answer that cannot be read."""
+
+
+class PermanentError(Exception):
+    """Raised by a step: trying again cannot help. The run goes to the dead letters with this sentence."""
+
+
+class KeyReused(PermanentError):
+    def __init__(self, key: str, stored_digest: str, digest: str) -> None:
+        super().__init__(
+            f"The idempotency key {key} already stands for another request (sha256 {stored_digest[:12]}, now {digest[:12]}). "
+            "Nothing was sent. A step must ask for the same effect each time it is tried; redrive or fork the run once that is mended."
+        )
+        self.key = key
+
+
+class EffectRefused(PermanentError):
+    def __init__(self, key: str, tool: str, sentence: str) -> None:
+        super().__init__(f"{tool} refused {key}: {sentence} Nothing happened; going on means asking anew.")
+        self.key = key
+
+
+class EffectUnresolved(PermanentError):
+    def __init__(self, key: str, tool: str) -> None:
+        super().__init__(
+            f"It is not known whether {tool} ({key}) happened, its key is too old to be sent again, and it cannot be looked up. "
+            "Ask the provider, then settle it by hand."
+        )
+        self.key = key
+
+
+class NotApproved(PermanentError):
+    def __init__(self, tool: str, why: str) -> None:
+        super().__init__(f"{tool} was not sent: {why}")
+
+
+class LeaseLost(BaseException):
+    """Another worker, a person or the clock took the run. Stop, and change neither run nor checkpoints."""

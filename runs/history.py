@@ -1,0 +1,37 @@
+"""The rows of one run's history, in a fixed number of queries, and the story told from them.
+
+A run that loops may have very many positions: the last WINDOW are read, and `earlier` says how many are not. May
+import models, timeline, workflows.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from . import timeline, workflows
+from .models import Run, Transition
+from .timeline import Timeline
+
+WINDOW = 200
+"""Positions that a page shows of a run; the admin has them all."""
+
+
+@dataclass(frozen=True)
+class History:
+    timeline: Timeline
+    moves: list[Transition]
+    earlier: int
+
+
+def of(run: Run, now: datetime, *, with_calls: bool = True) -> History:
+    """What this run did until `now`, the database's clock."""
+    earlier = max(0, run.position - WINDOW)
+    moves = list(run.transitions.filter(position__gt=earlier).select_related("user").order_by("pk"))
+    story = timeline.tell(
+        run,
+        transitions=moves,
+        checkpoints=list(run.checkpoints.filter(position__gt=earlier).order_by("position")),
+        calls=run.calls.filter(position__gt=earlier).order_by("pk") if with_calls else (),
+        workflow=workflows.get(run.workflow, run.version),
+        now=now,
+    )
+    return History(story, moves, earlier)

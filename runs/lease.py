@@ -1,0 +1,230 @@
+"""The lease: who may work on a run until when, and every write that it guards.
+
+Lives here: claim, step commit, and the moves that end a stretch, each one statement that names run, position and
+fence. "0 rows" means that the lease was lost: another worker, a person or the clock took the run. May import models,
+states, errors, waits and doorbell. The SQL is fixed text below the ORM, so that it is prepared once per connection.
+"""
+
+import json
+import os
+import socket
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.db import connection
+
+from .doorbell import NOTIFY, RING
+from .errors import LeaseLost
+from .models import AuditEvent, Run
+from .states import FINAL, Status
+
+_COLUMNS = (
+    "id, key, workflow, version, team_id, requested_by_id, input, status, position, next_step, attempt, fence, worker, "
+    "asked, wait_terms, created_at"
+)
+
+_NAMES = _COLUMNS.split(", ")
+_JSON = {"input", "wait_terms"}
+
+_CLAIM = f"""
+WITH claimed AS (
+  UPDATE runs_run SET status = 'running', fence = fence + 1, attempt = attempt + 1, worker = %(worker)s,
+         lease_until = runs_clock() + make_interval(secs => %(lease)s), wait_kind = '', wait_name = '', wait_since = NULL, due_at = NULL, rung_at = NULL
+   WHERE id = {{which}} AND status = 'ready' RETURNING {_COLUMNS}
+), moved AS (
+  INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
+  SELECT id, runs_clock(), 'ready', 'running', position + 1, next_step, 'claimed', worker FROM claimed
+) SELECT {_COLUMNS}, runs_clock() FROM claimed
+"""  # noqa: S608
+_CLAIM_ONE = _CLAIM.format(which="%(run)s")
+_CLAIM_ANY = _CLAIM.format(
+    which="(SELECT id FROM runs_run WHERE status = 'ready' ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)"
+)
+
+_EXTEND = """
+UPDATE runs_run SET lease_until = runs_clock() + make_interval(secs => %(lease)s)
+ WHERE id = %(run)s AND fence = %(fence)s AND status = 'running'
+"""
+
+_COMMIT = """
+WITH moved AS (
+  UPDATE runs_run SET position = %(position)s, next_step = %(next)s, attempt = 1,
+         lease_until = runs_clock() + make_interval(secs => %(lease)s),
+         asked = '', wait_terms = NULL
+   WHERE id = %(run)s AND position = %(position)s - 1 AND fence = %(fence)s AND status = 'running' RETURNING id
+)
+INSERT INTO runs_checkpoint
+       (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
+SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s, runs_clock() FROM moved
+RETURNING committed_at
+"""
+
+_COMMIT_AND_LEAVE = f"""
+WITH moved AS (
+  UPDATE runs_run SET position = %(position)s, next_step = %(next)s, attempt = 0, status = %(status)s::text,
+         outcome = %(outcome)s, worker = '', lease_until = NULL,
+         finished_at = CASE WHEN %(final)s THEN runs_clock() END,
+         asked = '', wait_terms = NULL
+   WHERE id = %(run)s AND position = %(position)s - 1 AND fence = %(fence)s AND status = 'running' RETURNING id
+), kept AS (
+  INSERT INTO runs_checkpoint
+         (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
+  SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s, runs_clock() FROM moved
+), logged AS (
+  INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
+  SELECT id, runs_clock(), 'running', %(status)s::text, %(position)s, %(step)s::text, %(why)s, %(worker)s FROM moved
+), rung AS ({RING.format(source="moved", when="%(status)s::text = 'ready'")})
+SELECT runs_clock(), ({NOTIFY} FROM rung) FROM moved
+"""  # noqa: S608
+
+_LEAVE = f"""
+WITH moved AS (
+  UPDATE runs_run SET status = %(status)s::text, reason = %(reason)s, worker = '', lease_until = NULL,
+         attempt = CASE WHEN %(status)s::text = 'ready' THEN attempt - 1 ELSE attempt END,
+         wait_kind = %(kind)s, wait_name = %(name)s, wait_since = runs_clock(),
+         due_at = runs_clock() + make_interval(secs => %(due)s)
+   WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' RETURNING id
+), logged AS (
+  INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
+  SELECT id, runs_clock(), 'running', %(status)s::text, %(position)s, %(step)s::text, %(why)s, %(worker)s FROM moved
+), rung AS ({RING.format(source="moved", when="%(status)s::text = 'ready'")})
+SELECT runs_clock(), ({NOTIFY} FROM rung) FROM moved
+"""  # noqa: S608
+
+
+@dataclass
+class Lease:
+    """One claim of one run. `run` mirrors the row as this worker left it; `position` is the one being worked."""
+
+    run: Run
+    worker: str
+    began: datetime
+    fence: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fence = self.run.fence
+
+    @classmethod
+    def take(cls, run_id: int) -> "Lease | None":
+        """Claim this run if it is ready: counts the attempt, raises the fence. None: somebody else has it, or nobody may."""
+        return cls._claim(_CLAIM_ONE, run_id)
+
+    @classmethod
+    def take_any(cls) -> "Lease | None":
+        """Claim the ready run that has waited longest and that nobody is claiming now."""
+        return cls._claim(_CLAIM_ANY, None)
+
+    @classmethod
+    def _claim(cls, statement: str, run_id: int | None) -> "Lease | None":
+        row = execute(statement, {"run": run_id, "worker": identity(), "lease": seconds(settings.STEP_TIMEOUT)}).fetchone()
+        if row is None:
+            return None
+        *columns, now = row
+        columns = [json.loads(value) if name in _JSON and value else value for name, value in zip(_NAMES, columns, strict=True)]
+        return cls(Run.from_db("default", _NAMES, columns), identity(), now)
+
+    @property
+    def position(self) -> int:
+        return self.run.position + 1
+
+    def extend(self, timeout: float) -> None:
+        """Hold the run for a step that may take `timeout` seconds."""
+        if self._guarded(_EXTEND, {"lease": seconds(timeout)}).rowcount == 0:
+            raise LeaseLost
+
+    def commit(self, output: str, *, next_step: str, timeout: float, kind: str = "", closed_as: str = "") -> None:
+        """Write the checkpoint and hold the run for `next_step`, which may take `timeout` seconds. Raises LeaseLost."""
+        row = self._guarded(
+            _COMMIT, self._checkpoint(output, kind, closed_as) | {"next": next_step, "lease": seconds(timeout)}
+        ).fetchone()
+        if row is None:
+            raise LeaseLost
+        self.began = row[0]
+        self.run.position, self.run.next_step, self.run.attempt = self.position, next_step, 1
+        self.run.asked, self.run.wait_terms = "", None
+
+    def commit_and_leave(
+        self, output: str, *, status: Status, next_step: str, why: str, outcome: str = "", kind: str = "", closed_as: str = ""
+    ) -> None:
+        """Write the checkpoint and give the run up: ready for another stretch, or ended. Raises LeaseLost."""
+        ending = {"next": next_step, "status": status, "outcome": outcome, "final": status in FINAL, "why": why}
+        if self._guarded(_COMMIT_AND_LEAVE, self._checkpoint(output, kind, closed_as) | ending).fetchone() is None:
+            raise LeaseLost
+
+    def leave(self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None) -> None:
+        """Give the run up without a checkpoint: to retry in `due` seconds, to wait for repair, to the dead letters, or
+        back to the ready ones, uncounted. Raises LeaseLost."""
+        leaving = {"status": status, "reason": reason, "kind": kind, "name": name, "due": due, "why": why}
+        where = {"position": self.position, "step": self.run.next_step, "worker": self.worker}
+        if self._guarded(_LEAVE, leaving | where).fetchone() is None:
+            raise LeaseLost
+
+    def locked(self) -> Run:
+        """The run's row, locked until the transaction ends, as long as this lease holds it. Raises LeaseLost."""
+        held = {"pk": self.run.pk, "fence": self.fence, "position": self.run.position, "status": Status.RUNNING}
+        run = Run.objects.select_for_update(no_key=True).filter(**held).first()
+        if run is None:
+            raise LeaseLost
+        return run
+
+    def record_loss(self, what: str) -> None:
+        """One audit row: this worker wanted to write after it had lost the run, and was refused."""
+        AuditEvent.objects.create(
+            kind=AuditEvent.Kind.LATE_WRITE,
+            run_id=self.run.pk,
+            position=self.position,
+            detail=f"{what} was refused: fence {self.fence} no longer holds the run",
+            actor=self.worker,
+        )
+
+    def _checkpoint(self, output: str, kind: str, closed_as: str) -> dict[str, Any]:
+        return {
+            "position": self.position,
+            "step": self.run.next_step,
+            "output": output,
+            "kind": kind,
+            "closed_as": closed_as,
+            "attempt": self.run.attempt,
+            "started": self.began,
+            "worker": self.worker,
+        }
+
+    def _guarded(self, statement: str, values: dict[str, Any]) -> psycopg.Cursor:
+        return execute(statement, values | {"run": self.run.pk, "fence": self.fence})
+
+
+def execute(statement: str, values: dict[str, Any]) -> psycopg.Cursor:
+    """Run fixed SQL on Django's own connection, below its cursor wrapper: half the cost, and prepared."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors:
+        return psycopg.Cursor(connection.connection).execute(statement, values)
+
+
+def seconds(timeout: float) -> float:
+    """How long a lease for a step of that timeout lasts."""
+    return timeout + settings.LEASE_SLACK
+
+
+def identity() -> str:
+    """This process as the holder of a lease: host:pid:start, where start tells it from a later process of the same pid."""
+    pid = os.getpid()
+    return f"{host()}:{pid}:{started(pid)}"
+
+
+@cache
+def host() -> str:
+    return socket.gethostname()[:40]
+
+
+def started(pid: int) -> str:
+    """When the process began, in clock ticks since boot; empty when no such process lives here."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if state == "Z" else fields[18]

@@ -1,0 +1,342 @@
+"""The rows: runs, checkpoints, calls, deliveries, transitions, audit events.
+
+Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
+engine, advance and sweep. Imports states and errors only.
+
+Two rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
+next_step, attempt, lease_until), and JSON is kept as the very text that was written, never as jsonb, which rewrites
+numbers and member order.
+"""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import Group
+from django.core.validators import RegexValidator
+from django.db import connection, models
+from django.db.models import Func, Q
+
+from .errors import IllegalMove
+from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
+
+
+class DatabaseNow(Func):
+    """The database's clock at the start of the statement (`runs_now()`); a test database can move it."""
+
+    function = "runs_now"
+    arity = 0
+    output_field = models.DateTimeField()
+
+
+class DatabaseClock(Func):
+    """The database's clock at this very moment (`runs_clock()`), also inside a transaction that waited for a lock."""
+
+    function = "runs_clock"
+    arity = 0
+    output_field = models.DateTimeField()
+
+
+class JSONText(models.TextField):
+    """JSON kept as text: reads back as the value, and the stored bytes are those that were written."""
+
+    def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
+        return None if value is None else json.loads(value)
+
+    def get_prep_value(self, value: Any) -> str | None:
+        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+    def to_python(self, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return json.dumps(self.value_from_object(obj), ensure_ascii=False)
+
+
+run_key = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\Z",
+    "A run key has at most 48 lower-case letters, digits and hyphens, and begins and ends with a letter or digit.",
+)
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    def visible_to(self, user: Any) -> "RunQuerySet":
+        """Those of the user's teams; all of them for a superuser and for whoever was granted `runs.view_all_teams`."""
+        if not user.is_active:
+            return self.none()
+        if user.has_perm("runs.view_all_teams"):
+            return self
+        return self.filter(team__in=user.groups.all())
+
+    def live(self) -> "RunQuerySet":
+        return self.exclude(status__in=FINAL)
+
+    def due(self) -> "RunQuerySet":
+        """Parked, and their time has come: timers and back-offs to wake, waits that nobody answered."""
+        return self.filter(status__in=[Status.SLEEPING, Status.WAITING], due_at__lte=DatabaseNow())
+
+    def abandoned(self) -> "RunQuerySet":
+        """Running, but the lease is past: the worker died or froze."""
+        return self.filter(status=Status.RUNNING, lease_until__lte=DatabaseNow())
+
+    def stuck(self) -> "RunQuerySet":
+        """What an operator should look at: dead letters, and work that nobody does."""
+        return self.filter(Q(status=Status.DEAD) | Q(status=Status.RUNNING, lease_until__lte=DatabaseNow()))
+
+
+class Run(models.Model):
+    """One execution of a workflow. The version is pinned: a run ends with the code it began with."""
+
+    key = models.CharField(max_length=48, unique=True, validators=[run_key])
+    workflow = models.CharField(max_length=64)
+    version = models.PositiveSmallIntegerField()
+    team = models.ForeignKey(Group, on_delete=models.PROTECT, related_name="runs", db_index=False)
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    input = JSONText()
+    tags = JSONText(default=dict)
+
+    status = models.CharField(max_length=9, choices=Status, default=Status.READY)
+    outcome = models.CharField(max_length=64, blank=True, help_text="How a final run ended, in the workflow's words.")
+    reason = models.TextField(blank=True, help_text="Why it is dead, expired or cancelled: one sentence.")
+
+    position = models.PositiveIntegerField(default=0, help_text="The number of its last checkpoint.")
+    next_step = models.CharField(max_length=64, help_text="The step that position + 1 enters.")
+    attempt = models.PositiveSmallIntegerField(default=0, help_text="Times the next position was begun, counted at claim.")
+
+    fence = models.BigIntegerField(default=0, help_text="Grows with each claim and guards every write.")
+    worker = models.CharField(max_length=96, blank=True, help_text="Who holds the lease: host:pid:start.")
+    lease_until = models.DateTimeField(null=True, blank=True)
+
+    asked = models.CharField(
+        max_length=9, choices=WaitKind, blank=True, help_text="The wait this position's step returned; the step is not entered again."
+    )
+    wait_terms = JSONText(null=True, blank=True, help_text="What that wait's kind needs to close it.")
+    wait_kind = models.CharField(max_length=9, choices=WaitKind, blank=True, help_text="Why it is parked now.")
+    wait_name = models.CharField(max_length=200, blank=True, help_text="What it is parked for, in words.")
+    wait_since = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True)
+
+    rung_at = models.DateTimeField(null=True, blank=True, help_text="When the sweep last rang for it.")
+    created_at = models.DateTimeField(db_default=DatabaseNow())
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = RunQuerySet.as_manager()
+
+    class Meta:
+        permissions = [
+            ("operate_run", "Can start, cancel and repair runs of own teams"),
+            ("view_all_teams", "Can see the runs of all teams"),
+        ]
+        indexes = [
+            models.Index(fields=["due_at"], name="run_due", condition=Q(status__in=[Status.SLEEPING, Status.WAITING])),
+            models.Index(fields=["status"], name="run_at_work", condition=Q(status__in=[Status.READY, Status.RUNNING])),
+            models.Index(fields=["team", "status", "-id"], name="run_team_status"),
+            models.Index(fields=["status", "-id"], name="run_status"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
+            models.CheckConstraint(condition=Q(key__regex=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"), name="run_key_form"),
+            models.CheckConstraint(
+                condition=Q(status=Status.RUNNING, lease_until__isnull=False) & ~Q(worker="")
+                | ~Q(status=Status.RUNNING) & Q(lease_until__isnull=True, worker=""),
+                name="run_lease_while_running",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=[Status.SLEEPING, Status.WAITING]) | Q(due_at__isnull=False) & ~Q(wait_kind=""),
+                name="run_wait_has_a_due_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=FINAL, finished_at__isnull=False)
+                | ~Q(status__in=FINAL) & Q(finished_at__isnull=True),
+                name="run_finished_when_final",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    def move(self, to: Status, *, why: str, actor: str, user: Any = None, **columns: Any) -> None:
+        """Move this run, whose row the caller has locked, and leave the transition's row. Columns that only make sense
+        in the old status are cleared. Raises IllegalMove."""
+        if to not in MOVES[Status(self.status)]:
+            raise IllegalMove(self.key, Status(self.status).label.lower(), Status(to).label.lower())
+        columns = _cleared(to) | columns
+        moved = Run.objects.filter(pk=self.pk, status=self.status).update(status=to, **columns)
+        if moved != 1:
+            raise IllegalMove(self.key, "being moved by somebody else", Status(to).label.lower())
+        Transition.objects.create(
+            run=self,
+            at=DatabaseClock(),
+            from_status=self.status,
+            to_status=to,
+            position=self.position + 1,
+            step=self.next_step,
+            why=why,
+            actor=actor,
+            user=user,
+        )
+        for name, value in (columns | {"status": to}).items():
+            setattr(self, name, value)
+
+
+def _cleared(to: Status) -> dict[str, Any]:
+    cleared: dict[str, Any] = {"worker": "", "lease_until": None}
+    if to not in (Status.SLEEPING, Status.WAITING):
+        cleared |= {"wait_kind": "", "wait_name": "", "wait_since": None, "due_at": None}
+    if to in FINAL:
+        cleared |= {"asked": "", "wait_terms": None, "finished_at": DatabaseClock()}
+    return cleared
+
+
+def database_clock() -> datetime:
+    """The database's clock now, read on its own: for claiming, intents and deciding."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT runs_clock()")
+        return cursor.fetchone()[0]
+
+
+class Checkpoint(models.Model):
+    """What a finished step left. `closed_as` is empty for a step that went through; else how its position was closed."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="checkpoints", db_index=False)
+    position = models.PositiveIntegerField()
+    step = models.CharField(max_length=64)
+    output = JSONText()
+    wait_kind = models.CharField(max_length=9, choices=WaitKind, blank=True)
+    closed_as = models.CharField(max_length=16, blank=True)
+    attempt = models.PositiveSmallIntegerField()
+    started_at = models.DateTimeField()
+    committed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "position"], name="checkpoint_once_per_position")]
+        ordering = ["run_id", "position"]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}:{self.position} {self.step}"
+
+
+class CallQuerySet(models.QuerySet["Call"]):
+    def unknown(self) -> "CallQuerySet":
+        return self.filter(kind=CallKind.EFFECT, state=EffectState.UNKNOWN)
+
+
+class Call(models.Model):
+    """One recorded use of a tool. For an effect the row is the intent, written before anything is sent."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="calls")
+    position = models.PositiveIntegerField()
+    step = models.CharField(max_length=64)
+    tool = models.CharField(max_length=100)
+    kind = models.CharField(max_length=6, choices=CallKind)
+    key = models.CharField(max_length=255)
+    request = models.TextField(help_text="Canonical JSON: exactly what is sent, and sent again.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the request's bytes.")
+    once_per = models.CharField(max_length=200, null=True, blank=True)
+    state = models.CharField(max_length=9, choices=EffectState)
+    answer = JSONText(null=True, blank=True)
+    replayed = models.BooleanField(default=False, help_text="The receiver said: done before, here is the first answer.")
+    error = models.TextField(blank=True)
+    sends = models.PositiveSmallIntegerField(default=0)
+    prepared_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
+    settled_at = models.DateTimeField(null=True, blank=True)
+
+    objects = CallQuerySet.as_manager()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["id"], name="call_unknown", condition=Q(kind="effect", state__in=["sent", "unknown"]))
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["key"], name="effect_once_per_key", condition=Q(kind=CallKind.EFFECT)),
+            models.UniqueConstraint(fields=["key", "digest"], name="read_once_per_request", condition=~Q(kind=CallKind.EFFECT)),
+            models.UniqueConstraint(
+                fields=["tool", "once_per"],
+                name="effect_once_per_subject",
+                condition=Q(once_per__isnull=False) & ~Q(state=EffectState.REFUSED),
+            ),
+            models.CheckConstraint(condition=Q(state__in=EffectState.values), name="call_state_known"),
+            models.CheckConstraint(condition=Q(kind__in=CallKind.values), name="call_kind_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Delivery(models.Model):
+    """An event somebody delivered to a run; kept when it comes before its wait."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="deliveries", db_index=False)
+    name = models.CharField(max_length=100)
+    body = JSONText()
+    delivered_at = models.DateTimeField(db_default=DatabaseNow())
+    delivered_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    position = models.PositiveIntegerField(null=True, blank=True, help_text="The position that took it.")
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        constraints = [
+            models.UniqueConstraint(fields=["run", "name"], name="delivery_one_untaken", condition=Q(position__isnull=True)),
+            models.UniqueConstraint(fields=["run", "position"], name="delivery_taken_once", condition=Q(position__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} for run {self.run_id}"
+
+
+class Transition(models.Model):
+    """One move of a run. Append-only: a trigger refuses every change."""
+
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="transitions")
+    at = models.DateTimeField()
+    from_status = models.CharField(max_length=9, choices=Status, blank=True, help_text="Empty for the start.")
+    to_status = models.CharField(max_length=9, choices=Status)
+    position = models.PositiveIntegerField(help_text="The position the run was about to enter or was in.")
+    step = models.CharField(max_length=64, blank=True)
+    why = models.TextField()
+    actor = models.CharField(max_length=96, help_text="The worker, the sweep, or where the person came in.")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.from_status or 'new'} → {self.to_status}"
+
+
+class AuditEvent(models.Model):
+    """Refused attempts and audited reads. Append-only; written in a transaction of its own."""
+
+    class Kind(models.TextChoices):
+        LATE_WRITE = "late-write", "Late write refused"
+        KEY_REUSED = "key-reused", "Key reused with another request"
+        DECISION_REFUSED = "decision-refused", "Decision refused"
+        VERB_REFUSED = "verb-refused", "Action refused"
+
+    at = models.DateTimeField(db_default=DatabaseNow())
+    kind = models.CharField(max_length=24, choices=Kind)
+    run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events")
+    position = models.PositiveIntegerField(null=True, blank=True)
+    detail = models.TextField()
+    actor = models.CharField(max_length=96, blank=True)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.detail}"

@@ -1,0 +1,188 @@
+"""@tool: a function that reads or changes the outside world, or asks a model; and the registry it ends in.
+
+Public. A tool validates and normalises its arguments, says whether a use of it needs approval, and can put a use of
+itself into words. Recording, keys and sending are in calls. May import errors and values.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import pydantic
+from django.core.exceptions import ImproperlyConfigured
+
+from .errors import PermanentError, Refused, Retryable, ToolError
+from .states import CallKind
+from .values import canonical, digest
+
+__all__ = ["PermanentError", "ProposedAction", "Refused", "Retryable", "Tool", "ToolError", "get", "over", "tool"]
+
+Rule = Callable[[dict[str, Any]], bool]
+Delivery = Literal["keyed", "at-most-once"]
+
+_registry: dict[str, "Tool"] = {}
+
+
+class BadArguments(PermanentError):
+    def __init__(self, tool: str, problems: str) -> None:
+        super().__init__(f"{tool} was called with arguments it does not take: {problems}. Nothing was sent.")
+
+
+@dataclass(frozen=True)
+class ProposedAction:
+    """A use of a tool that was validated and frozen, but not sent. `payload` is canonical JSON (RFC 8785)."""
+
+    tool: "Tool"
+    arguments: dict[str, Any]
+    payload: str
+    digest: str
+
+    @property
+    def statement(self) -> str:
+        return self.tool.in_words(self.arguments)
+
+
+class Tool:
+    """One registered tool. Call it directly only in its own tests: workflows go through ctx.call and ctx.perform."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        kind: CallKind,
+        requires_approval: bool | Rule,
+        once_per: str,
+        key_life: timedelta,
+        delivery: Delivery,
+        statement: str,
+    ) -> None:
+        self.name, self.function, self.kind, self.delivery = name, function, kind, delivery
+        self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
+        self.statement = statement
+        self.lookup_function: Callable[..., dict[str, Any] | None] | None = None
+        self._arguments = _model_of(name, function, with_key=kind == CallKind.EFFECT)
+
+    @property
+    def statement_version(self) -> str:
+        return hashlib.sha256(self.statement.encode()).hexdigest()
+
+    def lookup(self, function: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
+        """Register how to find out whether the effect under an idempotency key happened: its answer, or None."""
+        self.lookup_function = function
+        return function
+
+    def proposed(self, **arguments: Any) -> ProposedAction:
+        """Freeze a use of this tool without sending it. Raises BadArguments."""
+        clean = self.validate(arguments)
+        payload = canonical({"arguments": clean, "tool": self.name}, where=self.name)
+        return ProposedAction(self, clean, payload, digest(payload))
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, checked against the type hints and normalised to JSON. Raises BadArguments naming each."""
+        try:
+            return self._arguments.model_validate(arguments).model_dump(mode="json")
+        except pydantic.ValidationError as error:
+            # The offending values stay out of the sentence: they may be personal data, and sentences reach logs.
+            problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)]
+            raise BadArguments(self.name, "; ".join(problems)) from None
+
+    def needs_approval(self, arguments: dict[str, Any]) -> bool:
+        """A rule that cannot read the arguments means yes."""
+        if not callable(self.requires_approval):
+            return self.requires_approval
+        try:
+            return bool(self.requires_approval(arguments))
+        except Exception:
+            return True
+
+    def in_words(self, arguments: dict[str, Any]) -> str:
+        """The statement's template, filled from the arguments; {amount} is amount_minor and currency as money."""
+        words = dict(arguments)
+        if "amount_minor" in arguments and "currency" in arguments:
+            whole, cents = divmod(int(arguments["amount_minor"]), 100)
+            words["amount"] = f"{whole:,}.{cents:02d} {arguments['currency']}"
+        return self.statement.format_map(words)
+
+    def subject(self, arguments: dict[str, Any]) -> str | None:
+        """What this effect may happen once per, across all runs; None when it is not limited so."""
+        return f"{self.once_per}={arguments[self.once_per]}" if self.once_per else None
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+
+def tool(
+    name: str,
+    *,
+    effect: bool = False,
+    model: bool = False,
+    requires_approval: bool | Rule = False,
+    once_per: str = "",
+    key_life: timedelta = timedelta(hours=24),
+    delivery: Delivery = "keyed",
+    statement: str = "",
+) -> Callable[[Callable[..., Any]], Tool]:
+    """Register a function as a tool.
+
+    `effect`: it changes the outside world, and must take `idempotency_key`. `requires_approval`: True, or a rule on
+    the arguments. `once_per`: the argument of which only one such effect may ever happen. `key_life`: how long the
+    receiver remembers a key. `delivery`: "keyed" when the receiver honours the key; "at-most-once" when it has none:
+    then an unknown outcome stays unknown and is never sent again. `statement`: the action in plain words, with
+    {argument} and {amount} places.
+    """
+
+    def register(function: Callable[..., Any]) -> Tool:
+        kind = CallKind.EFFECT if effect else CallKind.MODEL if model else CallKind.READ
+        made = Tool(
+            name,
+            function,
+            kind=kind,
+            requires_approval=requires_approval,
+            once_per=once_per,
+            key_life=key_life,
+            delivery=delivery,
+            statement=statement or _plain_statement(name, function),
+        )
+        if name in _registry:
+            raise ImproperlyConfigured(f"Two tools are called {name}.")
+        _registry[name] = made
+        return made
+
+    return register
+
+
+def get(name: str) -> Tool | None:
+    return _registry.get(name)
+
+
+def over(limit_minor: int, argument: str = "amount_minor") -> Rule:
+    """A rule: the amount is above `limit_minor` (integer minor units)."""
+
+    def rule(arguments: dict[str, Any]) -> bool:
+        return int(arguments[argument]) > limit_minor
+
+    return rule
+
+
+def _model_of(name: str, function: Callable[..., Any], *, with_key: bool) -> type[pydantic.BaseModel]:
+    parameters = dict(inspect.signature(function).parameters)
+    if with_key and "idempotency_key" not in parameters:
+        raise ImproperlyConfigured(f"Tool {name} has an effect, so its function must take idempotency_key.")
+    parameters.pop("idempotency_key", None)
+    fields: dict[str, Any] = {}
+    for parameter in parameters.values():
+        if parameter.annotation is inspect.Parameter.empty:
+            raise ImproperlyConfigured(f"Tool {name}: {parameter.name} needs a type hint; arguments are checked by it.")
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[parameter.name] = (parameter.annotation, default)
+    config = pydantic.ConfigDict(extra="forbid", strict=True)
+    return pydantic.create_model(f"{name} arguments", __config__=config, **fields)
+
+
+def _plain_statement(name: str, function: Callable[..., Any]) -> str:
+    parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "idempotency_key"]
+    return f"{name}: " + ", ".join(f"{parameter} {{{parameter}}}" for parameter in parameters)
