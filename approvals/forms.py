@@ -10,7 +10,8 @@ class DecisionForm(forms.Form):
     """One form for both buttons. The digests are what the person was shown; they are checked, never trusted."""
 
     verdict = forms.ChoiceField(
-        choices=Decision.Verdict, error_messages={"required": "Choose approve or reject.", "invalid_choice": "Choose approve or reject."}
+        choices=Decision.Verdict,
+        error_messages=dict.fromkeys(("required", "invalid_choice"), "Choose approve or reject."),
     )
     comment = forms.CharField(
         required=False,

@@ -81,7 +81,8 @@ def neighbours(user: Any, approval: Approval) -> tuple[Approval | None, Approval
     """The waiting approvals before and behind this one in the order of time left."""
     waiting = Approval.objects.visible_to(user).waiting().only("pk")
     key = (approval.due_at, approval.pk)
-    return waiting.filter(_before(*key)).order_by("-due_at", "-pk").first(), _by_time(waiting, _time_key(approval)).first()
+    before = waiting.filter(_before(*key)).order_by("-due_at", "-pk").first()
+    return before, _by_time(waiting, _time_key(approval)).first()
 
 
 def _by_time(rows: QuerySet[Approval], after: str) -> QuerySet[Approval]:

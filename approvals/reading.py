@@ -12,7 +12,6 @@ from runs.templatetags.show import in_words, money, unseen_in
 
 from .facts import compare
 
-
 _OURS = {"null": "none", "true": "yes", "false": "no", '""': "empty text", "[]": "empty list", "{}": "empty object"}
 """Values that have no text of their own, in our words."""
 
@@ -44,21 +43,17 @@ def payload_lines(payload: str) -> list[Line]:
     return list(_lines(arguments, "")) + list(_lines(action, ""))
 
 
-def fact_lines(facts: str) -> list[Line]:
-    return list(_lines(json.loads(facts), ""))
-
-
-def comparisons(then: str, now: dict[str, Any]) -> list[Comparison]:
+def comparisons(then: str, now: str) -> list[Comparison]:
     """Each fact at asking beside the one now, differences first."""
-    before = json.loads(then)
+    before, after = json.loads(then), json.loads(now)
     return [
         Comparison(
             in_words(_bare(difference.name)),
             _line(difference.name, difference.then, before),
-            _line(difference.name, difference.now, now),
+            _line(difference.name, difference.now, after),
             difference.change,
         )
-        for difference in compare(before, now)
+        for difference in compare(before, after)
     ]
 
 

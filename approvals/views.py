@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
+from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -124,7 +125,8 @@ def _approval(request: HttpRequest, pk: int) -> Approval:
     """The approval with `now`, the database's clock. Strangers get 404, as for one that does not exist."""
     found = Approval.objects.visible_to(request.user).filter(pk=pk).annotate(now=DatabaseNow())
     found = found.select_related("run__team", "team", "requested_by")
-    approval = found.prefetch_related("groups", "decisions__user", "decisions__entry").first()
+    signatures = Prefetch("decisions", Decision.objects.select_related("user").order_by("decided_at", "pk"))
+    approval = found.prefetch_related("groups", signatures).first()
     if approval is None:
         raise Http404("There is no such approval.")
     return approval
@@ -143,7 +145,8 @@ def approval_state(request: HttpRequest, pk: int) -> HttpResponse:
     changed = request.GET.get("seen") != approval.payload_digest
     if not standing.is_closed and not changed:
         return HttpResponse(status=204)
-    context = {"approval": approval, "standing": standing, "replaced": changed, "while_reading": True, "is_fragment": True}
+    context = {"approval": approval, "standing": standing, "replaced": changed}
+    context |= {"while_reading": True, "is_fragment": True}
     return render(request, "approvals/partials/state.html", context)
 
 
@@ -200,9 +203,9 @@ def _authentication(request: HttpRequest) -> dict[str, Any]:
 def _refused(request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | None = None) -> HttpResponse:
     """The approval's page, or its panel and notice for htmx, read anew: somebody may have decided meanwhile."""
     approval = _approval(request, pk)
-    context = _approval_context(request, approval) | {"form": form, "refusal": refusal}
-    invalid = Standing.STATUS.get(context["standing"].kind, 422)
-    status = refusal.status if refusal else invalid
+    replaced = getattr(refusal, "what", "") == "payload"
+    context = _approval_context(request, approval) | {"form": form, "refusal": refusal, "is_replaced": replaced}
+    status = refusal.status if refusal else Standing.STATUS.get(context["standing"].kind, 422)
     return answer(request, "approvals/approval.html", "approvals/partials/refused.html", context, status=status)
 
 
@@ -224,17 +227,17 @@ def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     """Facts at asking beside those of now, or, once it is closed, beside those that were signed."""
     standing = _standing(request.user, approval, approval.now)
     if standing.is_closed:
-        later = approval.signed_facts or approval.facts
-        compared = reading.comparisons(approval.facts, json.loads(later))
-        return {"standing": standing, "facts": None, "comparisons": compared, "facts_hidden": _hidden(approval.facts, later)}
-    read = facts.current(approval)
-    compared = [] if read.problem else reading.comparisons(approval.facts, read.values)
-    hidden = _hidden(approval.facts, read.text)
-    return {"standing": standing, "facts": read, "comparisons": compared, "facts_hidden": hidden, "read_at": database_clock()}
-
-
-def _hidden(*texts: str) -> list[str]:
-    return reading.hidden_characters(*texts)
+        read, later = None, approval.signed_facts or approval.facts
+    else:
+        read = facts.current(approval)
+        later = read.text
+    return {
+        "standing": standing,
+        "facts": read,
+        "comparisons": [] if read and read.problem else reading.comparisons(approval.facts, later),
+        "facts_hidden": reading.hidden_characters(approval.facts, later),
+        "read_at": database_clock(),
+    }
 
 
 @require_safe

@@ -50,8 +50,7 @@ SETTINGS = {"listen_addresses": "", "max_connections": "200", "shared_buffers": 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}  # the caller's PGPORT or LANG changes nothing
 PLAINLY: dict[str, Any] = {"env": ENVIRONMENT, "cwd": "/", "stdin": DEVNULL, "stdout": PIPE, "text": True}
 
-OPEN_SECONDS = 600  # until the server lets us in; after a kill it first replays its log, however long that is
-PATIENCE_SECONDS = 5  # of silence, until we say what we wait for
+PATIENCE_SECONDS, OPEN_SECONDS = 5, 600  # until we say what we wait for, and give up; a long log may be replayed
 STOP_SECONDS, KILL_SECONDS = 60, 15  # for an orderly stop, and then for a forced one
 POLL_SECONDS = 0.02
 
@@ -149,7 +148,7 @@ class EmbeddedServer:
         """Why nobody gets into this database just now; None when we do."""
         self._check_socket_folder()
         try:
-            psycopg.connect(self.url(database), connect_timeout=10).close()
+            psycopg.connect(self.url(database), connect_timeout=3).close()
         except psycopg.OperationalError as error:
             return str(error).strip()
         return None

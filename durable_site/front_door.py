@@ -7,12 +7,15 @@ import logging
 import secrets
 import time
 
+from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import AuthenticationForm
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -28,6 +31,14 @@ class SignIn(LoginView):
         response = super().form_valid(form)
         self.request.session["signed_in_at"] = int(time.time())
         return response
+
+
+@login_not_required
+def admin_sign_in(request: HttpRequest) -> HttpResponse:
+    """The admin has no sign-in of its own. Whoever has signed in and still comes here may not see it."""
+    if request.user.is_authenticated:
+        raise PermissionDenied("The audit pages are for accounts that are marked as staff.")
+    return redirect_to_login(request.GET.get(REDIRECT_FIELD_NAME, reverse("admin:index")))
 
 
 @login_not_required

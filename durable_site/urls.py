@@ -6,9 +6,9 @@ from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from .front_door import SignIn, healthz
+from .front_door import SignIn, admin_sign_in, healthz
 
-# The queue only rings; its tables say nothing that our rows do not say better. Here every app has registered its models.
+# The queue only rings: its tables say nothing that our rows do not say better. By now every app has registered.
 for model in apps.get_app_config("django_q").get_models():
     if admin.site.is_registered(model):
         admin.site.unregister(model)
@@ -20,7 +20,7 @@ urlpatterns = [
     path("sign-in/", SignIn.as_view(), name="login"),
     path("sign-out/", LogoutView.as_view(), name="logout"),
     path("healthz", healthz),
-    path("admin/login/", RedirectView.as_view(pattern_name="login", query_string=True)),
+    path("admin/login/", admin_sign_in),
     path("admin/", admin.site.urls),
     path("runs/", include("runs.urls")),
     path("", include("approvals.urls")),

@@ -43,14 +43,14 @@ _RECORD_READ = """
 INSERT INTO runs_call (run_id, position, step, tool, kind, key, request, digest, state, answer, replayed, error, sends,
                        prepared_at, sent_at, settled_at)
 SELECT id, %(position)s, %(step)s, %(tool)s, %(kind)s, %(key)s, %(request)s, %(digest)s, 'confirmed', %(answer)s, false,
-       '', 1, runsdatabase_clock(), runsdatabase_clock(), runsdatabase_clock()
+       '', 1, runs_clock(), runs_clock(), runs_clock()
   FROM runs_run WHERE id = %(run)s AND fence = %(fence)s AND status = 'running'
 """
 
 _MARK_SENT = """
-UPDATE runs_call SET state = 'sent', sends = sends + 1, sent_at = coalesce(sent_at, runsdatabase_clock())
+UPDATE runs_call SET state = 'sent', sends = sends + 1, sent_at = coalesce(sent_at, runs_clock())
  WHERE id = %(call)s AND EXISTS (
-       SELECT FROM runs_run WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' AND lease_until > runsdatabase_clock())
+       SELECT FROM runs_run WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' AND lease_until > runs_clock())
 """
 
 

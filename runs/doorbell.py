@@ -157,22 +157,27 @@ def stopping() -> bool:
 
 
 class TiedCluster(Cluster):
-    """A cluster whose workers hear of a stop, and whose processes end with their parent."""
+    """A cluster whose signal handler only raises a flag: stopping inside a handler can deadlock (django-q2 #346)."""
 
     def sig_handler(self, signum: int, frame: Any) -> None:
         _stop[0] = 1
-        super().sig_handler(signum, frame)
 
 
-def run_cluster() -> None:
-    """Run a cluster until SIGTERM or SIGINT. Raises RuntimeError when its sentinel died: exit code 0 is a stop."""
+def run_cluster(runner: int) -> None:
+    """Run a cluster until SIGTERM or SIGINT, or until the process `runner` that started it is gone. Raises RuntimeError
+    when its sentinel died: exit code 0 means that a stop was asked for."""
     cure_queue()
+    _end_with_parent()
+    if os.getppid() != runner:
+        raise RuntimeError("The runner that started this cluster is gone.")
     os.register_at_fork(after_in_child=_end_with_parent)
     cluster = TiedCluster()
     cluster.start()
-    cluster.sentinel.join()
+    while cluster.sentinel.is_alive() and not stopping():
+        cluster.sentinel.join(0.1)
     if not stopping():
         raise RuntimeError("The queue's sentinel died without a stop being asked for.")
+    cluster.stop()
 
 
 def cure_queue() -> None:

@@ -2,7 +2,8 @@
 
 FAILPOINTS names a folder. A file `kill` in it lists points, one a line: `claim-0042:step7:entered` (run, position,
 boundary) or `#12` (the twelfth boundary that this process reaches). A point is used up by the first process that
-reaches it, which then ends itself with SIGKILL. Imports nothing of ours.
+reaches it, which then ends itself with SIGKILL. Every boundary reached is noted in the file `reached`. Imports nothing
+of ours.
 """
 
 import os
@@ -28,6 +29,8 @@ def switch(folder: str) -> None:
 def _die_if_asked(folder: Path, point: str) -> None:
     global _reached  # noqa: PLW0603
     _reached += 1
+    with open(folder / "reached", "a") as notes:
+        notes.write(f"{os.getpid()} {point}\n")
     try:
         asked = (folder / "kill").read_text().split()
     except FileNotFoundError:
@@ -38,10 +41,10 @@ def _die_if_asked(folder: Path, point: str) -> None:
 
 
 def _use_up(folder: Path, name: str, point: str) -> bool:
-    # O_EXCL: of two processes at the same point only one dies.
+    # Exclusive: of two processes at the same point only one dies.
     try:
         with open(folder / f"died-{name.replace(':', '-')}", "x") as mark:
-            mark.write(point)
+            mark.write(f"{os.getpid()} {point}")
     except FileExistsError:
         return False
     return True

@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 
 COUNT_LIMIT = 1000
-"""Counts on tabs are taken no further: whoever has 1,000 waiting needs no exact number, and the database no long look."""
+"""Counts on tabs are taken no further: nobody needs the exact number of what is more, nor the long look for it."""
 
 ROWS = 50
 

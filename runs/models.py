@@ -41,6 +41,9 @@ class DatabaseClock(Func):
 class JSONText(models.TextField):
     """JSON kept as text: reads back as the value, and the stored bytes are those that were written."""
 
+    _pyi_private_get_type: Any
+    _pyi_private_set_type: Any
+
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
         return None if value is None else json.loads(value)
 

@@ -58,7 +58,8 @@ class Choice:
     def of(cls, query: QueryDict) -> "Choice":
         tab = next((tab for tab in TABS if tab.name == query.get("status")), TABS[0])
         after = query.get("after", "")
-        return cls(tab, query.get("q", "").strip().lower()[:48], int(after) if after.isdecimal() and len(after) < 19 else None)
+        key = int(after) if after.isdecimal() and len(after) < 19 else None
+        return cls(tab, query.get("q", "").strip().lower().replace("\0", "")[:48], key)
 
     def address(self, **changes: Any) -> str:
         """The query string of this choice with some changes; a change of anything starts at the first page again."""
@@ -104,7 +105,8 @@ def _list_context(request: HttpRequest) -> dict[str, Any]:
         listed = listed.filter(key__startswith=choice.search)
     if choice.after is not None:
         listed = listed.filter(pk__lt=choice.after)
-    listed = listed.select_related("team").annotate(now=DatabaseNow()).defer("input", "tags", "wait_terms").order_by("-pk")
+    listed = listed.select_related("team").annotate(now=DatabaseNow()).order_by("-pk")
+    listed = listed.defer("input", "tags", "wait_terms")
     runs, following = first_rows(listed, lambda run: f"{run.pk}")
     tabs = [(tab, count(_in_tab(visible, tab))) for tab in TABS]
     return {"choice": choice, "rows": list(_rows(runs)), "following": following, "tabs": tabs}

@@ -55,6 +55,7 @@
     if (summary) { summary.removeAttribute('data-focus'); summary.focus(); }
   });
   if (window.Idiomorph) {                                         // what the reader opened or closed stays so when a poll morphs it
+    Idiomorph.defaults.ignoreActiveValue = true;                  // and what is being typed is not taken back
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details'));
   }
 

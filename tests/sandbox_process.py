@@ -18,8 +18,8 @@ import httpx
 
 ORDER = {"amount_minor": 184000, "currency": "USD", "payee": "acct-0042", "reference": "claim-0042", "claim": "0042"}
 PROJECT = Path(__file__).resolve().parent.parent
-SECONDS_TO_START = 20.0
-SECONDS_TO_STOP = 20.0
+SECONDS_TO_START = 60.0
+SECONDS_TO_STOP = 60.0
 
 
 class SandboxDidNotStart(Exception):

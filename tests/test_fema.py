@@ -313,26 +313,25 @@ def test_a_header_alone_is_a_file_without_claims() -> None:
     assert read(csv_text(GOOD).split("\n")[0]) == []
 
 
-class EndlessFile(io.RawIOBase):
-    """Rows without end: whoever wants them all before the first will never get one."""
+class GuardedFile(io.RawIOBase):
+    """A file of claims that may be read up to a line and not beyond."""
 
-    def __init__(self) -> None:
-        self.lines = self._lines()
+    def __init__(self, last_line: int) -> None:
+        self.lines = self._lines(last_line)
 
-    def _lines(self) -> Iterator[bytes]:
+    def _lines(self, last_line: int) -> Iterator[bytes]:
         header, values, _ = csv_text(GOOD).split("\n")
         yield header.encode() + b"\n"
-        number = 0
-        while True:
-            number += 1
-            yield values.replace("invented-1", f"invented-{number}").encode() + b"\n"
+        for line in range(2, last_line + 1):
+            yield values.replace("invented-1", f"invented-{line}").encode() + b"\n"
+        raise AssertionError(f"line {last_line + 1} was read before anybody asked for its row")
 
     def readline(self, size: int | None = -1, /) -> Any:
         return next(self.lines)
 
 
 def test_rows_are_read_one_at_a_time() -> None:
-    rows = list(islice(read_rows(EndlessFile()), 1000))  # type: ignore[arg-type]
+    rows = list(islice(read_rows(GuardedFile(last_line=1001)), 1000))  # type: ignore[arg-type]
     assert rows[-1][0] == 1001
     assert all(isinstance(parsed, ParsedClaim) for _, parsed in rows)
 

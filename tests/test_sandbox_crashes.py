@@ -1,5 +1,6 @@
 """What the sandbox promises when it is killed, stopped, full, torn or tampered with: the journal stays the truth."""
 
+import json
 import random
 import signal
 import socket
@@ -33,7 +34,7 @@ class StubbornClient:
 
     def _pay_until_told(self, client: httpx.Client, key: str, amount: int) -> None:
         while key not in self.told:
-            self.is_up.wait()
+            assert self.is_up.wait(30), "the sandbox was not brought back"
             try:
                 response = pay(client, key, amount_minor=amount)
             except httpx.TransportError:
@@ -161,8 +162,9 @@ def test_a_full_disk_ends_the_process_and_the_next_start_knows_what_was_paid(tmp
 
 def test_a_second_process_on_the_same_store_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     with SandboxProcess(tmp_path / "store") as sandbox:
-        with pytest.raises(SandboxDidNotStart, match=rf"in use by another sandbox \(pid {sandbox.pid}\)"):
-            SandboxProcess(tmp_path / "store").start()
+        refusal = pytest.raises(SandboxDidNotStart, match=rf"in use by another sandbox \(pid {sandbox.pid}\)")
+        with refusal, SandboxProcess(tmp_path / "store"):
+            pass
         assert pay_alone(sandbox, "k").status_code == 201
     with SandboxProcess(tmp_path / "store") as successor:
         assert len(successor.payments()) == 1
@@ -184,12 +186,24 @@ def with_a_line_twice(text: str) -> str:
     return text + text.splitlines()[-1].replace('"n": 2', '"n": 3') + "\n"
 
 
+def with_a_number_left_out(text: str) -> str:
+    return text + text.splitlines()[-1].replace('"n": 2', '"n": 4').replace("pay_", "pay_4").replace("k2", "k4") + "\n"
+
+
 def with_garbage(text: str) -> str:
     return text + "garbage\n"
 
 
 @pytest.mark.parametrize(
-    "tampering", [rewritten, without_its_first_line, without_its_last_line, with_a_line_twice, with_garbage]
+    "tampering",
+    [
+        rewritten,
+        without_its_first_line,
+        without_its_last_line,
+        with_a_line_twice,
+        with_a_number_left_out,
+        with_garbage,
+    ],
 )
 def test_a_journal_that_was_altered_is_not_served(tmp_path: Path, tampering: Callable[[str], str]) -> None:
     with SandboxProcess(tmp_path / "store") as sandbox:
@@ -219,6 +233,20 @@ def test_told_to_stop_it_answers_who_waits_and_ends_with_0(tmp_path: Path, numbe
             httpx.get(f"{sandbox.url}/health")
 
 
+def test_told_to_stop_it_finishes_an_answer_that_its_client_reads_slowly(tmp_path: Path) -> None:
+    with SandboxProcess(tmp_path / "store") as sandbox:
+        for i in range(20):
+            pay_alone(sandbox, f"k{i}", note="x" * 990_000)
+        with connected(sandbox) as connection:
+            connection.sendall(b"GET /payments HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            received = connection.recv(1000)
+            sandbox.signal(signal.SIGTERM)
+            time.sleep(0.5)
+            received += b"".join(iter(lambda: connection.recv(1_000_000), b""))
+        assert sandbox.wait() == 0
+    assert len(json.loads(received.partition(b"\r\n\r\n")[2])["payments"]) == 20
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with SandboxProcess(tmp_path / "one") as first, pytest.raises(SandboxDidNotStart) as failure:
         SandboxProcess(tmp_path / "two", port=first.port).start(seconds=0)
@@ -231,10 +259,13 @@ def pay_alone(sandbox: SandboxProcess, key: str, **members: object) -> httpx.Res
         return pay(client, key, **members)
 
 
+def connected(sandbox: SandboxProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", sandbox.port), timeout=30)
+
+
 def idle_connection(sandbox: SandboxProcess) -> socket.socket:
     """A keep-alive connection that has had an answer and says nothing more."""
-    host, port = sandbox.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection = connected(sandbox)
     connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert connection.recv(65536).startswith(b"HTTP/1.1 200")
     return connection

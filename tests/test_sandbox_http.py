@@ -107,19 +107,21 @@ def test_one_connection_carries_many_requests_refused_ones_too(sandbox: SandboxP
         (b"POST /payments HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /payments HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n", 400),
         (b"POST /payments HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+        (b"POST /payments HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n" + b"x" * 30_000_000, 413),
         (b"GET /payments/%ff HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
         (b"GET http://[ HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
     ],
+    ids=lambda value: value if isinstance(value, int) else value[:70].decode().replace("\r\n", " "),
 )
 def test_malformed_http_is_refused_in_json(sandbox: SandboxProcess, request_head: bytes, status: int) -> None:
     head, _, body = exchange(sandbox, request_head).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Connection: close" in head
     assert set(json.loads(body)["error"]) == {"type", "message"}
 
 
 def exchange(sandbox: SandboxProcess, request: bytes) -> bytes:
     """What the sandbox sends in answer to these bytes, until it closes the connection."""
-    host, port = sandbox.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", sandbox.port), timeout=10) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))

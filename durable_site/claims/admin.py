@@ -14,6 +14,18 @@ from django.utils.safestring import SafeString
 from durable_site.claims.models import Claim, ReserveEntry
 from durable_site.claims.money import dollars
 
+CHANGEABLE = ("status", "amount_minor", "payee", "email")
+IMPORTED = (
+    "currency",
+    "policy_number",
+    "non_payment_reason",
+    "date_of_loss",
+    "state",
+    "event",
+    "imported_at",
+    "imported_row",
+)
+
 
 class NeitherAddedNorDeleted(admin.ModelAdmin):
     """Rows come from the import and from runs, and they stay."""
@@ -31,14 +43,8 @@ class ClaimAdmin(NeitherAddedNorDeleted):
     list_filter = ["status", "state"]
     search_fields = ["reference", "policy_number", "payee"]
     ordering = ["-imported_at", "reference"]
-    fields = [
-        *("reference", "status", "amount_minor", "currency", "payee", "email"),
-        *("policy_number", "non_payment_reason", "date_of_loss", "state", "event", "imported_at", "imported_row"),
-    ]
-    readonly_fields = [
-        *("reference", "currency"),
-        *("policy_number", "non_payment_reason", "date_of_loss", "state", "event", "imported_at", "imported_row"),
-    ]
+    fields = ["reference", *CHANGEABLE, *IMPORTED]
+    readonly_fields = ["reference", *IMPORTED]
 
     @admin.display(ordering="amount_minor", empty_value="not known")
     def amount(self, claim: Claim) -> str | None:

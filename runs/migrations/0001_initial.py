@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
             name='Run',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=48, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?$', 'A run key has at most 48 lower-case letters, digits and hyphens, and begins and ends with a letter or digit.')])),
+                ('key', models.CharField(max_length=48, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\\Z', 'A run key has at most 48 lower-case letters, digits and hyphens, and begins and ends with a letter or digit.')])),
                 ('workflow', models.CharField(max_length=64)),
                 ('version', models.PositiveSmallIntegerField()),
                 ('input', runs.models.JSONText()),

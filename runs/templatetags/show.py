@@ -5,6 +5,7 @@ Template tags and filters, pure; the same functions serve views that build sente
 
 import json
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -20,8 +21,6 @@ URGENT = 2 * 3600
 
 _NO_DIGITS, _THREE_DIGITS = ("CLP", "ISK", "JPY", "KRW", "UGX", "VND"), ("BHD", "JOD", "KWD", "OMR", "TND")
 MINOR_DIGITS = dict.fromkeys(_NO_DIGITS, 0) | dict.fromkeys(_THREE_DIGITS, 3)
-    ("BHD", "JOD", "KWD", "OMR"), 3
-)
 """Digits of the minor unit where they are not two (ISO 4217)."""
 
 MARK = "\u2039U+{:04X}\u203a"
@@ -74,6 +73,11 @@ def day_and_time(at: datetime | None) -> str:
 
 
 @register.filter
+def day_and_clock(at: datetime | None) -> str:
+    return _time(at, f"{at.astimezone(UTC):%-d %b %H:%M:%S}") if at else ""
+
+
+@register.filter
 def clock(at: datetime | None) -> str:
     return _time(at, f"{at.astimezone(UTC):%H:%M:%S}") if at else ""
 
@@ -81,6 +85,16 @@ def clock(at: datetime | None) -> str:
 @register.filter
 def hour_and_minute(at: datetime) -> str:
     return f"{at.astimezone(UTC):%H:%M}"
+
+
+@register.filter
+def plain_clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M:%S}"
+
+
+@register.filter
+def day_and_second(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%-d %b %H:%M:%S}"
 
 
 @register.filter
@@ -212,3 +226,15 @@ def icon(name: str, tone: str = "") -> SafeString:
     """An icon of partials/icons.html; decoration, so a word always stands beside it."""
     classes = f"icon {tone}".strip()
     return format_html('<svg class="{}" aria-hidden="true"><use href="#i-{}"/></svg>', classes, name)
+
+
+@register.simple_tag
+def address_of(choice: Any, **changes: Any) -> str:
+    """The query string of what a list shows, with some changes."""
+    return choice.address(**changes)
+
+
+@register.filter
+def differing(comparisons: Iterable[Any]) -> int:
+    """How many of these differ."""
+    return sum(1 for comparison in comparisons if comparison.change != "same")

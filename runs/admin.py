@@ -1,0 +1,88 @@
+"""The engine's rows in the admin: to read, search and follow, never to change.
+
+May import models. Counts of whole tables are left out: they grow without end.
+"""
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+
+from .models import AuditEvent, Call, Checkpoint, Delivery, Run, Transition
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):
+    """Shows rows and lets nobody add, change or delete one, whatever rights they have."""
+
+    actions = None
+    show_full_result_count = False
+    list_per_page = 50
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Run)
+class RunAdmin(ReadOnlyAdmin):
+    list_display = ["key", "workflow", "version", "status", "outcome", "position", "next_step", "team", "created_at"]
+    list_filter = ["status", "workflow"]
+    list_select_related = ["team"]
+    search_fields = ["key__startswith"]
+    search_help_text = "The beginning of a run key."
+    ordering = ["-id"]
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(ReadOnlyAdmin):
+    list_display = ["run", "position", "step", "wait_kind", "closed_as", "attempt", "committed_at"]
+    list_select_related = ["run"]
+    search_fields = ["run__key__startswith"]
+    search_help_text = "The beginning of a run key."
+    date_hierarchy = "committed_at"
+    ordering = ["-id"]
+
+
+@admin.register(Call)
+class CallAdmin(ReadOnlyAdmin):
+    list_display = ["key", "run", "tool", "kind", "state", "replayed", "sends", "prepared_at"]
+    list_filter = ["kind", "state", "replayed"]
+    list_select_related = ["run"]
+    search_fields = ["run__key__startswith", "key__startswith"]
+    search_help_text = "The beginning of a run key or of an idempotency key."
+    date_hierarchy = "prepared_at"
+    ordering = ["-id"]
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(ReadOnlyAdmin):
+    list_display = ["run", "name", "position", "delivered_by", "delivered_at"]
+    list_select_related = ["run", "delivered_by"]
+    search_fields = ["run__key__startswith", "name"]
+    date_hierarchy = "delivered_at"
+    ordering = ["-id"]
+
+
+@admin.register(Transition)
+class TransitionAdmin(ReadOnlyAdmin):
+    list_display = ["at", "run", "from_status", "to_status", "position", "step", "why", "actor", "user"]
+    list_filter = ["to_status"]
+    list_select_related = ["run", "user"]
+    search_fields = ["run__key__startswith"]
+    search_help_text = "The beginning of a run key."
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "kind", "run", "position", "detail", "actor", "user"]
+    list_filter = ["kind"]
+    list_select_related = ["run", "user"]
+    search_fields = ["run__key__startswith", "detail"]
+    date_hierarchy = "at"
+    ordering = ["-id"]

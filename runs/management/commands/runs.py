@@ -1,0 +1,244 @@
+"""`manage.py runs VERB …`: what runs there are, what each does and why it does not move; starting and cancelling them.
+
+The verbs are those of the pages. May import engine, history, models, states, errors and console.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import CommandParser
+
+from runs import engine, history
+from runs.errors import NotAllowed
+from runs.history import History
+from runs.management import console
+from runs.management.console import ACTOR, Answer, Console, Verbs, columns, moment, name_of, shortened
+from runs.models import AuditEvent, Call, Run, Transition, database_clock
+from runs.states import Status
+from runs.templatetags import show
+from runs.timeline import Step
+
+MOST = 100_000
+"""Runs that one list may hold."""
+
+
+class Command(Console):
+    help = "Lists, shows, explains, starts and cancels runs."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = Verbs(parser)
+        _say_which(verbs.add("list", self._list, _table, "list runs, the newest first"))
+        _say_key(verbs.add("show", self._show, _whole_story, "show one run: its steps, calls and moves"))
+        _say_key(verbs.add("why", self._why, _sentence, "say in one sentence why a run does not move"))
+        _say_what(verbs.add("start", self._start, _standing, "start a run; doing it again changes nothing"))
+        cancel = verbs.add("cancel", self._cancel, _standing, "end a run for good")
+        _say_key(cancel)
+        cancel.add_argument("--why", metavar="TEXT", type=console.text, required=True, help="kept in the run's history")
+
+    def _list(self, options: dict[str, Any]) -> Answer:
+        user, limit = console.person(options["user"]), options["limit"]
+        runs = Run.objects.all() if user is None else Run.objects.visible_to(user)
+        wanted = {"status": options["status"], "workflow": options["workflow"], "team__name": options["team"]}
+        runs = runs.filter(**{column: value for column, value in wanted.items() if value is not None})
+        runs = runs.select_related("team", "requested_by").defer("input", "wait_terms").order_by("-pk")
+        found = list(runs[: limit + 1])
+        if len(found) > limit:
+            self.stderr.write(f"There are more than {limit} runs; --limit N lists more of them.")
+        return [_summary(run) for run in found[:limit]]
+
+    def _show(self, options: dict[str, Any]) -> Answer:
+        run = engine.find(options["key"], console.person(options["user"]))
+        past = history.of(run, database_clock())
+        return _summary(run) | {
+            "input": run.input,
+            "steps": [_step(step, run) for step in past.timeline.steps],
+            "calls": [_call(call) for call in _calls(past)],
+            "transitions": [_transition(move) for move in past.moves],
+            "earlier_positions": past.earlier,
+        }
+
+    def _why(self, options: dict[str, Any]) -> Answer:
+        run = engine.find(options["key"], console.person(options["user"]))
+        return {"key": run.key, "status": run.status, "why": engine.explain(run)}
+
+    def _start(self, options: dict[str, Any]) -> Answer:
+        user = console.person(options["user"])
+        given = console.json_from(options["input"], where="input")
+        if user is not None:
+            _check_may_start(user, options["team"])
+        run = engine.start(
+            options["workflow"], key=options["key"], input=given, team=options["team"], by=user, actor=ACTOR
+        )
+        return _summary(run)
+
+    def _cancel(self, options: dict[str, Any]) -> Answer:
+        user = console.person(options["user"])
+        return _summary(engine.cancel(options["key"], by=user, why=options["why"], actor=ACTOR))
+
+
+# What is typed
+
+
+def _say_which(parser: CommandParser) -> None:
+    parser.add_argument("--status", choices=Status.values)
+    parser.add_argument("--workflow", metavar="W", type=console.text)
+    parser.add_argument("--team", metavar="T", type=console.text)
+    parser.add_argument("--limit", metavar="N", type=_limit, default=50, help="at most so many runs (50)")
+
+
+def _say_key(parser: CommandParser) -> None:
+    parser.add_argument("key", metavar="KEY", type=console.text)
+
+
+def _say_what(parser: CommandParser) -> None:
+    parser.add_argument("workflow", metavar="WORKFLOW", type=console.text)
+    _say_key(parser)
+    parser.add_argument("--input", metavar="JSON|@FILE|-", required=True, help="- is standard input")
+    parser.add_argument("--team", metavar="NAME", type=console.text, required=True, help="the team that sees the run")
+
+
+def _limit(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and 1 <= int(word) <= MOST):
+        raise argparse.ArgumentTypeError(f"give a number from 1 to {MOST:,}")
+    return int(word)
+
+
+def _check_may_start(user: User, team: str) -> None:
+    """The engine lets any code start a run for anybody; a person who types may start runs of the own teams only."""
+    own = user.has_perm("runs.view_all_teams") or user.groups.filter(name=team).exists()
+    if own and user.has_perm("runs.operate_run"):
+        return
+    rule = (
+        f"To start a run of the team {team} takes being in it and the right to operate runs (group ops); "
+        f"{user.get_username()} lacks one of them."
+    )
+    AuditEvent.objects.create(kind=AuditEvent.Kind.VERB_REFUSED, detail=f"start: {rule}", actor=ACTOR, user=user)
+    raise NotAllowed(rule)
+
+
+# Data
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    return {
+        "key": run.key,
+        "workflow": run.workflow,
+        "version": run.version,
+        "team": run.team.name,
+        "requested_by": name_of(run.requested_by),
+        "status": run.status,
+        "outcome": run.outcome,
+        "why": engine.explain(run),
+        "position": run.position,
+        "next_step": None if run.is_final else run.next_step,
+        "attempt": run.attempt,
+        "wait": _wait(run),
+        "tags": run.tags,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+    }
+
+
+def _wait(run: Run) -> dict[str, Any] | None:
+    if not run.wait_kind:
+        return None
+    return {"kind": run.wait_kind, "for": run.wait_name, "since": run.wait_since, "due_at": run.due_at}
+
+
+def _step(step: Step, run: Run) -> dict[str, Any]:
+    checkpoint = step.checkpoint
+    current = run.attempt if step.position == run.position + 1 else 0
+    return {
+        "position": step.position,
+        "step": step.name,
+        "title": step.title,
+        "state": step.state,
+        "closed_as": checkpoint.closed_as if checkpoint else "",
+        "attempts": checkpoint.attempt if checkpoint else current,
+        "began_at": step.begun_at,
+        "took": step.took,
+        "output": checkpoint.output if checkpoint else None,
+    }
+
+
+def _calls(past: History) -> Iterator[Call]:
+    for step in past.timeline.steps:
+        yield from step.calls
+
+
+def _call(call: Call) -> dict[str, Any]:
+    named = ("position", "step", "tool", "kind", "key", "digest", "once_per", "state", "replayed", "sends", "error")
+    timed = ("prepared_at", "sent_at", "settled_at")
+    return {name: getattr(call, name) for name in named + timed}
+
+
+def _transition(move: Transition) -> dict[str, Any]:
+    where = {"from": move.from_status, "to": move.to_status, "position": move.position, "step": move.step}
+    return {"at": move.at} | where | {"why": move.why, "actor": move.actor, "user": name_of(move.user)}
+
+
+# Words
+
+
+def _table(runs: list[dict[str, Any]]) -> Iterator[str]:
+    if not runs:
+        yield "No runs."
+        return
+    yield from columns(("RUN", "STATUS", "WORKFLOW", "TEAM", "STARTED", "WHY"), map(_cells, runs))
+
+
+def _cells(run: dict[str, Any]) -> tuple[Any, ...]:
+    started, why = moment(run["created_at"]), shortened(run["why"])
+    return run["key"], run["status"], run["workflow"], run["team"], started, why
+
+
+def _sentence(run: dict[str, Any]) -> Iterator[str]:
+    yield run["why"]
+
+
+def _standing(run: dict[str, Any]) -> Iterator[str]:
+    yield f"{run['key']}: {run['status']}. {run['why']}"
+
+
+def _whole_story(run: dict[str, Any]) -> Iterator[str]:
+    yield from _standing(run)
+    yield f"{run['workflow']} version {run['version']}, team {run['team']}"
+    yield f"started {moment(run['created_at'])} by {run['requested_by'] or 'the system'}"
+    if run["finished_at"]:
+        yield f"ended {moment(run['finished_at'])}"
+    yield f"input {_short_json(run['input'])}"
+    if run["earlier_positions"]:
+        yield f"Not shown: the first {run['earlier_positions']} positions; the admin has them all."
+    yield from _section("STEP", ("NAME", "STATE", "ATTEMPTS", "TOOK", "OUTPUT"), map(_step_cells, run["steps"]))
+    yield from _section("CALL", ("TOOL", "STATE", "ERROR"), map(_call_cells, run["calls"]))
+    yield from _section("MOVE", ("FROM", "TO", "STEP", "BY", "WHY"), map(_move_cells, run["transitions"]))
+
+
+def _section(first: str, others: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
+    cells = list(rows)
+    if cells:
+        yield ""
+        yield from columns((first, *others), cells)
+
+
+def _step_cells(step: dict[str, Any]) -> tuple[Any, ...]:
+    state = step["closed_as"] or step["state"]
+    output = "" if step["output"] is None else _short_json(step["output"])
+    return step["position"], step["step"], state, step["attempts"] or "", show.duration(step["took"]), output
+
+
+def _call_cells(call: dict[str, Any]) -> tuple[Any, ...]:
+    state = call["state"] + (", replayed" if call["replayed"] else "")
+    return call["key"], call["tool"], state, shortened(call["error"])
+
+
+def _move_cells(move: dict[str, Any]) -> tuple[Any, ...]:
+    step, who = f"{move['position']} {move['step']}", move["user"] or move["actor"]
+    return moment(move["at"]), move["from"] or "-", move["to"], step, who, shortened(move["why"])
+
+
+def _short_json(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False))
