@@ -19,12 +19,13 @@ serve: .venv/.stamp
 	@$(RUN) -m durable_site.serve
 
 test: .venv/.stamp
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	DEBUG=1 $(RUN) -m pytest $(PYTEST_ARGS)
 
+# mypy's Django plugin loads the settings; it is to start no database for that.
 lint: .venv/.stamp
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy .
+	DEBUG=1 DATABASE_URL=postgresql://nowhere/none $(RUN) -m mypy .
 
 # A .venv without a working pip (never finished, or of a Python that is gone) is made anew.
 .venv/.stamp: pyproject.toml

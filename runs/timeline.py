@@ -122,15 +122,14 @@ def tell(
     story.finish(checkpoints)
     story.live(transitions, checkpoints, now)
     story.use(calls)
-    if not run.is_final:
-        story.look_ahead()
+    story.look_ahead()
     steps = [story.steps[position] for position in sorted(story.steps)]
     return Timeline(steps, _draw(steps), place(run, workflow)[1])
 
 
 def place(run: Run, workflow: Workflow | None) -> tuple[int, int, str]:
-    """Where a run is: its step's number, how many there will be as far as can be known, and the step's title."""
-    if run.is_final:
+    """Where a run is, or ended: its step's number, how many there would be as far as can be known, the step's title."""
+    if run.status == Status.COMPLETED:
         return run.position, run.position, _title(run.next_step, workflow)
     number = run.position + 1
     ahead = len(_following(run.next_step, workflow))
@@ -198,7 +197,11 @@ class _Story:
             self.step(call.position, call.step).calls.append(call)
 
     def look_ahead(self) -> None:
+        if self.run.status == Status.COMPLETED:
+            return
         self.step(self.run.position + 1, self.run.next_step).state = self.run.status
+        if self.run.is_final:
+            return
         for offset, name in enumerate(_following(self.run.next_step, self.workflow), start=2):
             self.step(self.run.position + offset, name)
 

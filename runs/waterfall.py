@@ -5,7 +5,8 @@ Pure geometry, in percent of a track's width. Imports nothing of ours.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Literal, Protocol
 
 TRACK = 98.0
@@ -13,7 +14,8 @@ TRACK = 98.0
 CUT_SHARE = 28.0
 """What all cuts take together."""
 LEAST_WIDTH = 0.5
-LEAST_BETWEEN_TICKS = 16
+TIME_ROOM, DATE_ROOM = 13, 24
+"""How far ticks must be apart for the words at them: a time, or a date and a time."""
 CUT_FROM = 10
 """A stretch without work is cut when it is longer than this part of all work: a tenth."""
 
@@ -49,9 +51,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tick:
+    """A place on the axis. `dated`: its words begin with the date."""
+
     x: float
     at: datetime
     anchor: Literal["start", "middle", "end"]
+    dated: bool
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,9 @@ class Scale:
         busy = _merged([(segment.start, segment.end) for segment in segments if segment.kind in ("work", "failed")])
         worked = sum((stop - start for start, stop in busy), timedelta())
         shortest = max(worked / CUT_FROM, timedelta(milliseconds=1))
-        gaps = [gap for gap in _between(busy, self.begin, self.end) if worked and gap[1] - gap[0] > shortest]
-        self.pieces = self._laid_out(gaps)
+        edges = {edge for segment in segments for edge in (segment.start, segment.end)}
+        idle = [part for gap in _between(busy, self.begin, self.end) for part in _parted(gap, edges)]
+        self.pieces = self._laid_out([part for part in idle if worked and part[1] - part[0] > shortest])
 
     def bar(self, segment: Drawable) -> Bar:
         x = self._x(segment.start)
@@ -89,12 +95,13 @@ class Scale:
 
     def ticks(self) -> list[Tick]:
         """The begin, where a cut ends and there is room for the words, and the end."""
-        ticks = [Tick(0, self.begin, "start")]
+        ticks = [Tick(0, self.begin, "start", dated=True)]
         for piece in self.pieces:
-            x = round(piece.x + piece.width, 2)
-            if x - ticks[-1].x >= LEAST_BETWEEN_TICKS and x <= TRACK - LEAST_BETWEEN_TICKS:
-                ticks.append(Tick(x, piece.end, "middle"))
-        return [*ticks, Tick(100, self.end, "end")]
+            x, dated = round(piece.x + piece.width, 2), _is_another_day(piece.end, ticks[-1])
+            room = DATE_ROOM if dated or ticks[-1].dated else TIME_ROOM
+            if x - ticks[-1].x >= room and 100 - x >= DATE_ROOM:
+                ticks.append(Tick(x, piece.end, "middle", dated))
+        return [*ticks, Tick(100, self.end, "end", _is_another_day(self.end, ticks[-1]))]
 
     def _x(self, moment: datetime) -> float:
         return next((piece.at(moment) for piece in self.pieces if moment <= piece.end), TRACK)
@@ -111,6 +118,10 @@ class Scale:
         return pieces
 
 
+def _is_another_day(moment: datetime, tick: Tick) -> bool:
+    return moment.astimezone(UTC).date() != tick.at.astimezone(UTC).date()
+
+
 def _merged(stretches: list[Stretch]) -> list[Stretch]:
     merged: list[Stretch] = []
     for start, end in sorted(stretches):
@@ -124,6 +135,11 @@ def _merged(stretches: list[Stretch]) -> list[Stretch]:
 def _between(busy: list[Stretch], begin: datetime, end: datetime) -> list[Stretch]:
     edges = [begin, *(edge for stretch in busy for edge in stretch), end]
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > start]
+
+
+def _parted(gap: Stretch, edges: set[datetime]) -> list[Stretch]:
+    """A gap, parted where a wait or a loss begins or ends in it, so that each is cut for itself."""
+    return list(pairwise([gap[0], *sorted(edge for edge in edges if gap[0] < edge < gap[1]), gap[1]]))
 
 
 def _alternating(gaps: list[Stretch], begin: datetime, end: datetime) -> list[tuple[datetime, datetime, bool]]:

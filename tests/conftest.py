@@ -16,8 +16,6 @@ import psycopg
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-os.environ.setdefault("DEBUG", "1")
-os.environ.setdefault("EMAIL_BACKEND", "django.core.mail.backends.locmem.EmailBackend")
 
 _numbers = itertools.count(1)
 
@@ -31,7 +29,7 @@ class Database:
 
     @property
     def environment(self) -> dict[str, str]:
-        return dict(os.environ) | {"DATABASE_URL": self.url, "DEBUG": "1"}
+        return dict(os.environ) | {"DATABASE_URL": self.url, "DEBUG": "1", "DJANGO_SETTINGS_MODULE": "durable_site.settings"}
 
     def query(self, statement: str, *values):
         """Rows, through a connection that has nothing to do with Django's."""

@@ -1,6 +1,8 @@
 """What the claims workflow does to the outside world: the policy register, flood reports, the payment provider, mail."""
 
+import os
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import httpx
@@ -39,8 +41,8 @@ def fetch_flood_report(*, claim: str) -> dict[str, Any]:
 def transfer(*, idempotency_key: str, amount_minor: int, currency: str, payee: str, claim: str) -> dict[str, Any]:
     body = {"amount_minor": amount_minor, "currency": currency, "payee": payee, "reference": claim, "claim": claim}
     try:
-        answer = httpx.post(
-            f"{settings.SANDBOX_URL}/payments", json=body, headers={"Idempotency-Key": idempotency_key}, timeout=TIMEOUT
+        answer = _world().post(
+            f"{settings.SANDBOX_URL}/payments", json=body, headers={"Idempotency-Key": idempotency_key}
         )
     except httpx.ConnectError as error:
         raise Retryable(f"The payment provider cannot be reached, so nothing was sent: {error}") from error
@@ -92,7 +94,7 @@ def _payment(answer: httpx.Response, asked: int) -> dict[str, Any]:
 
 def _get(path: str, **parameters: str) -> Any:
     try:
-        answer = httpx.get(f"{settings.SANDBOX_URL}{path}", params=parameters, timeout=TIMEOUT)
+        answer = _world().get(f"{settings.SANDBOX_URL}{path}", params=parameters)
     except httpx.HTTPError as error:
         raise Retryable(f"{path.split('/')[1]} cannot be read now: {type(error).__name__}") from error
     if answer.status_code == 404:
@@ -100,6 +102,17 @@ def _get(path: str, **parameters: str) -> Any:
     if answer.status_code != 200:
         raise Retryable(f"{path.split('/')[1]} cannot be read now: status {answer.status_code}")
     return answer.json()
+
+
+def _world() -> httpx.Client:
+    return _client_of(os.getpid())
+
+
+@cache
+def _client_of(pid: int) -> httpx.Client:
+    """One client per process: making one reads all root certificates. No connection is kept: one that the other side
+    closed meanwhile would make an unsent payment look unknown."""
+    return httpx.Client(timeout=TIMEOUT, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def _sentence(answer: httpx.Response) -> str:

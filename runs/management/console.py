@@ -63,7 +63,7 @@ class Verbs:
 
     def add(self, name: str, act: Act, words: Words, summary: str, *, needs_person: bool = False) -> CommandParser:
         """A verb that answers with what `act` returns, which `words` turns to lines. `needs_person`: --as is a must."""
-        parser = self._parsers.add_parser(name, help=summary, description=f"{summary}.", epilog=EXIT_CODES)
+        parser = self._parsers.add_parser(name, help=summary, description=f"{summary.capitalize()}.", epilog=EXIT_CODES)
         add_json_option(parser)
         who = "who does it" if needs_person else "with the rights of this person (the system: sees and may do all)"
         parser.add_argument("--as", dest="user", metavar="USER", type=text, required=needs_person, help=who)
@@ -74,13 +74,13 @@ class Verbs:
 class Console(BaseCommand):
     """A command of verbs. `refusals`: how its verbs say no; `missing`: those of them that mean "no such thing"."""
 
-    refusals: ClassVar[tuple[type[Exception], ...]] = (RunError,)
+    refusals: ClassVar[tuple[type[Exception], ...]] = (CommandError, RunError)
     missing: ClassVar[tuple[type[Exception], ...]] = (NoSuchRun,)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             answer = options["act"](options)
-        except (CommandError, *self.refusals) as refusal:
+        except self.refusals as refusal:
             if options["as_json"]:
                 self.stdout.write(json_text({"error": self.described(refusal)}))
             raise self._ending(refusal) from None

@@ -103,6 +103,8 @@ def duration(span: timedelta | float | None) -> str:
     if span is None:
         return ""
     seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    if seconds < 172_800 and seconds >= 3600 and seconds % 3600 == 0:
+        return f"{int(seconds) // 3600} h"
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))} ms"
     return f"{seconds:.1f} s" if seconds < 10 else whole_duration(int(seconds))

@@ -103,9 +103,9 @@ def _say_answer(parser: CommandParser) -> None:
     _say_id(parser)
     parser.add_argument("verdict", choices=Decision.Verdict.values)
     parser.add_argument("--comment", metavar="TEXT", type=console.text, default="", help="a rejection needs one")
-    shown = "of what `approvals show` printed; with both nothing is shown or asked again"
-    parser.add_argument("--payload-digest", metavar="D", type=console.text, help=f"the payload's digest {shown}")
-    parser.add_argument("--facts-digest", metavar="D", type=console.text, help=f"the digest of the facts now {shown}")
+    shown = "as `approvals show` printed it; with both digests nothing is shown or asked again"
+    parser.add_argument("--payload-digest", metavar="D", type=console.text, help=f"of the payload, {shown}")
+    parser.add_argument("--facts-digest", metavar="D", type=console.text, help="of the facts now, likewise")
     parser.add_argument("--yes", action="store_true", help="sign what is shown without asking")
 
 
@@ -170,9 +170,8 @@ def _story(approval: Approval) -> dict[str, Any]:
 def _facts(approval: Approval) -> dict[str, Any]:
     """Facts at asking beside those of now while it can be decided, later beside those that were signed, if any were."""
     then = json.loads(approval.facts)
-    told = {"then": then, "then_digest": approval.facts_digest, "now": None, "now_digest": "", "signed": None, "problem": ""}
-    if approval.signed_facts:
-        told["signed"] = json.loads(approval.signed_facts)
+    told: dict[str, Any] = {"then": then, "then_digest": approval.facts_digest, "now": None, "now_digest": ""}
+    told |= {"problem": "", "signed": json.loads(approval.signed_facts) if approval.signed_facts else None}
     if approval.status == ApprovalStatus.OPEN:
         now = facts.current(approval)
         told |= {"now": None if now.problem else now.values, "now_digest": now.digest, "problem": now.problem}

@@ -33,7 +33,7 @@ class Command(Console):
         _say_which(verbs.add("list", self._list, _table, "list runs, the newest first"))
         _say_key(verbs.add("show", self._show, _whole_story, "show one run: its steps, calls and moves"))
         _say_key(verbs.add("why", self._why, _sentence, "say in one sentence why a run does not move"))
-        _say_what(verbs.add("start", self._start, _standing, "start a run; doing it again changes nothing"))
+        _say_what(verbs.add("start", self._start, _standing, "start a run; the same input again is the same run"))
         cancel = verbs.add("cancel", self._cancel, _standing, "end a run for good")
         _say_key(cancel)
         cancel.add_argument("--why", metavar="TEXT", type=console.text, required=True, help="kept in the run's history")
@@ -76,7 +76,9 @@ class Command(Console):
 
     def _cancel(self, options: dict[str, Any]) -> Answer:
         user = console.person(options["user"])
-        return _summary(engine.cancel(options["key"], by=user, why=options["why"], actor=ACTOR))
+        engine.cancel(options["key"], by=user, why=options["why"], actor=ACTOR)
+        # Read anew: only the row knows by now when the run ended.
+        return _summary(engine.find(options["key"], user))
 
 
 # What is typed
@@ -96,7 +98,7 @@ def _say_key(parser: CommandParser) -> None:
 def _say_what(parser: CommandParser) -> None:
     parser.add_argument("workflow", metavar="WORKFLOW", type=console.text)
     _say_key(parser)
-    parser.add_argument("--input", metavar="JSON|@FILE|-", required=True, help="- is standard input")
+    parser.add_argument("--input", metavar="JSON|@FILE|-", required=True, help="a JSON object; - reads standard input")
     parser.add_argument("--team", metavar="NAME", type=console.text, required=True, help="the team that sees the run")
 
 

@@ -1,0 +1,684 @@
+"""Who may decide and when: one signed answer, in time, on what was shown, by somebody who may; all else changes nothing."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.db import DatabaseError
+from sandbox_process import SandboxProcess
+from stage import (
+    Party,
+    Stage,
+    freeze_clock,
+    fresh,
+    holding_ledger,
+    holding_run,
+    one_stretch,
+    question,
+    shown,
+    tamper,
+    wait_until_blocked,
+)
+
+from approvals import ledger
+from approvals.decisions import (
+    LONGEST_COMMENT,
+    AlreadyDecided,
+    Changed,
+    DecisionRefused,
+    FactsUnreadable,
+    Invalid,
+    NotAnApprover,
+    Stranger,
+    TooLate,
+    decide,
+    may_decide,
+)
+from approvals.models import Approval, Decision, LedgerEntry
+from approvals.testing import answer
+from durable_site.claims.workflows import claim_payout
+from runs import engine, sweep
+from runs.models import AuditEvent, Transition
+from runs.testing import drain, move_clock
+
+THREE_DAYS = timedelta(days=3)
+
+
+@pytest.fixture
+def stage(people):
+    with Stage(people) as stage:
+        yield stage
+
+
+def press(approval, user, verdict="approve", comment="", page=None):
+    """The form is sent, from a page drawn now or earlier."""
+    return decide(approval.pk, user=user, verdict=verdict, comment=comment, **page or shown(approval))
+
+
+def assert_nothing_was_decided(approval):
+    before = (approval.status, approval.closed_at, approval.signed_facts)
+    approval.refresh_from_db()
+    assert (approval.status, approval.closed_at, approval.signed_facts) == before
+    assert not approval.decisions.exists()
+    assert not LedgerEntry.objects.filter(kind="decision").exists()
+
+
+def refusals():
+    return list(AuditEvent.objects.filter(kind="decision-refused").values_list("user__username", "detail"))
+
+
+# Once
+
+
+@pytest.fixture
+def claim(database, people, settings, tmp_path):
+    """A real claim of 1,840.00 that waits for its adjuster, and the sandbox that would be paid from."""
+    from durable_site.claims.testing import made_up_claim
+
+    with SandboxProcess(tmp_path / "sandbox") as sandbox:
+        settings.SANDBOX_URL = sandbox.url
+        claim = made_up_claim("0042", amount_minor=184_000)
+        run = engine.start(claim_payout, key=claim.run_key, input={"claim": "0042"}, team=people.team)
+        drain()
+        yield question(run), sandbox
+
+
+def test_twenty_presses_at_once_are_one_decision_one_entry_one_continuation_and_one_payment(claim, people, database):
+    """C01: the same person, the same page, twenty connections, all let go from the run's lock at the same moment."""
+    approval, sandbox = claim
+    page = shown(approval)
+    bells = database.query("SELECT count(*) FROM django_q_ormq")[0][0]
+    with holding_run(database, approval.run_id):
+        presses = [Party(lambda: press(approval, people.adjuster, page=page).pk) for _ in range(20)]
+        wait_until_blocked(database, 20)
+    assert len({party.outcome() for party in presses}) == 1
+    assert Decision.objects.count() == LedgerEntry.objects.count() == 1
+    assert Transition.objects.filter(run=approval.run, from_status="waiting", to_status="ready").count() == 1
+    assert database.query("SELECT count(*) FROM django_q_ormq") == [(bells + 1,)]
+    workers = [Party(drain), Party(drain)]
+    assert sum(party.outcome() for party in workers) >= 1
+    assert fresh(approval.run).status == "completed"
+    assert [line["key"] for line in sandbox.payments()] == ["claim-0042:step6"]
+
+
+def test_of_many_approvers_at_once_one_decides_and_the_others_hear_who_was_first(stage, database):
+    """C01, many people."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    many = [User.objects.create(username=f"adjuster-{number}") for number in range(8)]
+    for user in many:
+        user.groups.set(stage.people.adjuster.groups.all())
+    page = shown(approval)
+    with holding_run(database, approval.run_id):
+        presses = [Party(lambda user=user: press(approval, user, page=page)) for user in many]
+        wait_until_blocked(database, 8)
+    refused = []
+    for party in presses:
+        try:
+            party.outcome()
+        except AlreadyDecided as refusal:
+            refused.append(refusal)
+    first = Decision.objects.get()
+    assert len(refused) == 7
+    for refusal in refused:
+        assert refusal.status == 409
+        assert refusal.decision == first
+        assert f"already approved by {first.user.username} at " in str(refusal)
+    drain()
+    assert stage.receiver.keys == ["run-1:step2"]
+
+
+def test_a_second_press_while_the_first_continuation_is_inside_a_slow_step_changes_nothing(stage):
+    """C01, slow step."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page, entered, go_on = shown(approval), threading.Event(), threading.Event()
+    stage.receiver.script = [lambda key: entered.set() or go_on.wait(20) and {"paid": True}]
+    first = press(approval, stage.people.adjuster, page=page)
+    worker = Party(one_stretch)
+    assert entered.wait(20)
+    try:
+        assert press(approval, stage.people.adjuster, page=page) == first
+        with pytest.raises(AlreadyDecided, match="already approved by ada at"):
+            press(approval, stage.people.second_adjuster, page=page)
+    finally:
+        go_on.set()
+    worker.outcome()
+    drain()
+    assert fresh(approval.run).status == "completed"
+    assert stage.receiver.keys == ["run-1:step2"]
+    assert Decision.objects.count() == 1
+
+
+def test_the_same_answer_again_is_the_first_decision_and_another_answer_is_refused(stage):
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    first = press(approval, stage.people.adjuster, page=page)
+    assert press(approval, stage.people.adjuster, comment="once more", page=page) == first
+    with pytest.raises(AlreadyDecided, match="already approved by ada at") as refused:
+        press(approval, stage.people.adjuster, "reject", "changed my mind", page)
+    assert refused.value.decision == first
+    drain()
+    assert press(approval, stage.people.adjuster, page=page) == first
+    assert Decision.objects.count() == LedgerEntry.objects.count() == 1
+
+
+# In time
+
+
+def test_after_the_deadline_it_is_refused_though_no_sweep_has_run_and_the_sweep_then_expires_it(stage):
+    """C02"""
+    stage.asks_then_pays(expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    page = shown(approval)
+    move_clock(timedelta(seconds=61))
+    assert not Approval.objects.decidable().exists()
+    assert Approval.objects.overdue().get() == approval
+    for verdict in ("approve", "reject"):
+        with pytest.raises(TooLate, match="expired at .* UTC") as refused:
+            press(approval, stage.people.adjuster, verdict, "late", page)
+        assert (refused.value.status, refused.value.due_at) == (410, approval.due_at)
+    assert_nothing_was_decided(approval)
+    assert fresh(approval.run).status == "waiting"
+    drain()
+    run = fresh(approval.run)
+    assert (run.status, run.outcome, approval.run.transitions.last().actor) == ("expired", "expired", "sweep")
+    assert LedgerEntry.objects.get().kind == "expiry"
+    with pytest.raises(TooLate):
+        press(approval, stage.people.adjuster, page=page)
+    assert stage.receiver.received == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "in_time"),
+    [
+        (timedelta(milliseconds=-1), True),
+        (timedelta(microseconds=-1), True),
+        (timedelta(), False),
+        (timedelta(milliseconds=1), False),
+    ],
+)
+def test_the_last_moment_is_before_the_deadline_and_the_deadline_itself_is_too_late(stage, offset, in_time):
+    """C02, at the limit, by the database's clock."""
+    stage.asks_then_pays(expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    freeze_clock(approval.due_at + offset)
+    if in_time:
+        assert press(approval, stage.people.adjuster).decided_at == approval.due_at + offset
+        assert sweep.close_overdue_waits() == 0
+    else:
+        with pytest.raises(TooLate):
+            press(approval, stage.people.adjuster)
+        assert sweep.close_overdue_waits() == 1
+    assert Approval.objects.get().status == ("approved" if in_time else "expired")
+
+
+def test_the_wall_clock_of_the_web_process_does_not_matter(stage):
+    """C02: an hour early and an hour late by the database; this process's own clock is the same both times."""
+    stage.asks_then_pays(expires_in=timedelta(hours=2))
+    early, late = stage.asked("early"), stage.asked("late")
+    move_clock(timedelta(hours=1, minutes=59))
+    press(early, stage.people.adjuster)
+    move_clock(timedelta(hours=2, minutes=1))
+    with pytest.raises(TooLate):
+        press(late, stage.people.adjuster)
+
+
+def test_whoever_waited_for_the_run_s_lock_past_the_deadline_is_refused(stage, database):
+    """C02: the press came in time; its turn did not."""
+    stage.asks_then_pays(expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    with holding_run(database, approval.run_id):
+        decider = Party(lambda: press(approval, stage.people.adjuster))
+        wait_until_blocked(database)
+        move_clock(timedelta(seconds=61))
+    with pytest.raises(TooLate):
+        decider.outcome()
+    assert_nothing_was_decided(approval)
+
+
+def test_an_approval_that_read_the_clock_in_time_wins_over_the_expiry(stage, database):
+    """The decider holds the run and waits for the ledger when the sweep comes: the sweep steps aside."""
+    stage.asks_then_pays(expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    with holding_ledger(database):
+        decider = Party(lambda: press(approval, stage.people.adjuster))
+        wait_until_blocked(database)
+        move_clock(timedelta(seconds=61))
+        assert sweep.close_overdue_waits() == 0
+    decider.outcome()
+    assert sweep.close_overdue_waits() == 0
+    drain()
+    assert fresh(approval.run).status == "completed"
+    assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["decision"]
+
+
+def test_an_approval_that_comes_while_the_sweep_expires_it_is_refused(stage, database):
+    """The other order: the sweep holds the run and waits for the ledger when the decider comes."""
+    stage.asks_then_pays(expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    page = shown(approval)
+    move_clock(timedelta(seconds=61))
+    with holding_ledger(database):
+        sweeper = Party(sweep.close_overdue_waits)
+        wait_until_blocked(database)
+        decider = Party(lambda: press(approval, stage.people.adjuster, page=page))
+        wait_until_blocked(database, 2)
+    assert sweeper.outcome() == 1
+    with pytest.raises(TooLate):
+        decider.outcome()
+    assert list(LedgerEntry.objects.values_list("kind", flat=True)) == ["expiry"]
+    assert fresh(approval.run).status == "expired"
+
+
+# By somebody who may
+
+
+def take_away_the_role(user):
+    user.groups.remove(Group.objects.get(name="adjusters"))
+
+
+def switch_off(user):
+    User.objects.filter(pk=user.pk).update(is_active=False)
+
+
+@pytest.mark.parametrize(("loss", "rule"), [(take_away_the_role, "Only adjusters may"), (switch_off, "switched off")])
+def test_who_lost_the_right_after_the_page_was_opened_is_refused_and_it_stays_open_for_others(stage, loss, rule):
+    """C03"""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    loss(stage.people.adjuster)
+    with pytest.raises(NotAnApprover, match=rule) as refused:
+        press(approval, stage.people.adjuster, page=page)
+    assert refused.value.status == 403
+    assert_nothing_was_decided(approval)
+    [(name, detail)] = refusals()
+    assert (name, detail.startswith("approve: 403 ")) == ("ada", True)
+    press(approval, stage.people.second_adjuster, page=page)
+
+
+@pytest.mark.parametrize("loss", [take_away_the_role, switch_off])
+def test_who_lost_the_right_while_waiting_for_the_lock_is_refused(stage, database, loss):
+    """C03: rights are checked when the decision is taken."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    with holding_run(database, approval.run_id):
+        decider = Party(lambda: press(approval, stage.people.adjuster))
+        wait_until_blocked(database)
+        loss(stage.people.adjuster)
+    with pytest.raises(NotAnApprover):
+        decider.outcome()
+    assert_nothing_was_decided(approval)
+
+
+def test_a_switched_off_account_sees_nothing(stage):
+    """C03: loaded anew, as each request does."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    switch_off(stage.people.adjuster)
+    user = User.objects.get(pk=stage.people.adjuster.pk)
+    assert not Approval.objects.visible_to(user).exists()
+    with pytest.raises(Stranger):
+        press(approval, user)
+
+
+def test_a_stranger_sees_nothing_and_a_guessed_id_is_as_one_that_does_not_exist(stage):
+    """C04: of another team, with the very role that was asked."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    eve = stage.people.stranger
+    assert not Approval.objects.visible_to(eve).exists()
+    sentences = set()
+    for guessed in (approval.pk, approval.pk + 1000, 0, -1, 10**30):
+        with pytest.raises(Stranger) as refused:
+            decide(guessed, user=eve, verdict="approve", comment="", **shown(approval))
+        assert refused.value.status == 404
+        sentences.add(str(refused.value))
+    assert sentences == {"There is no such approval."}
+    assert_nothing_was_decided(approval)
+    assert [name for name, _ in refusals()] == ["eve"] * 5
+
+
+@pytest.mark.parametrize(
+    ("who", "rule"),
+    [
+        ("superuser", "A superuser sees everything and decides nothing"),
+        ("auditor", "Only adjusters may decide this"),
+        ("ops", "Only adjusters may decide this"),
+        ("requester", "four eyes"),
+    ],
+)
+def test_who_sees_it_but_may_not_decide_is_refused_with_the_rule(stage, who, rule):
+    stage.asks_then_pays()
+    approval, user = stage.asked(), getattr(stage.people, who)
+    assert rule in may_decide(user, approval)
+    for verdict in ("approve", "reject"):
+        with pytest.raises(NotAnApprover, match=rule):
+            press(approval, user, verdict, "because")
+    assert_nothing_was_decided(approval)
+    assert [name for name, _ in refusals()] == [user.username] * 2
+
+
+def test_the_right_to_see_all_teams_does_not_make_an_approver_of_another_team(stage):
+    stage.asks_then_pays()
+    approval = stage.asked()
+    stage.people.stranger.user_permissions.add(Permission.objects.get(codename="view_all_teams"))
+    eve = User.objects.get(pk=stage.people.stranger.pk)
+    with pytest.raises(NotAnApprover, match="Only members of the team claims"):
+        press(approval, eve)
+
+
+def test_a_superuser_who_is_an_adjuster_of_the_team_too_still_decides_nothing(stage):
+    stage.asks_then_pays()
+    approval = stage.asked()
+    stage.people.superuser.groups.set(stage.people.adjuster.groups.all())
+    with pytest.raises(NotAnApprover, match="superuser"):
+        press(approval, stage.people.superuser)
+
+
+def test_the_database_itself_refuses_a_signature_of_whoever_asked(stage, database):
+    """Four eyes by trigger: even for code that forgets the rule."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    press(stage.asked("other"), stage.people.adjuster)
+    insert = (
+        "INSERT INTO approvals_decision (approval_id, user_id, verdict, comment, decided_at, entry_id) "
+        "VALUES (%s, %s, 'approve', '', now(), %s)"
+    )
+    entry = ledger.append("note", {}, at=approval.asked_at)
+    with pytest.raises(Exception, match="may not be decided by whoever asked for it"):
+        database.query(insert, approval.pk, stage.people.requester.pk, entry.sequence)
+    assert not approval.decisions.exists()
+
+
+# In words that can be kept
+
+
+def test_a_rejection_needs_a_reason_and_ends_the_run_as_rejected(stage):
+    stage.asks_then_pays()
+    approval = stage.asked()
+    for nothing in ("", " ", "\n\t "):
+        with pytest.raises(Invalid, match="Say why") as refused:
+            press(approval, stage.people.adjuster, "reject", nothing)
+        assert (refused.value.status, refused.value.field) == (422, "comment")
+    assert_nothing_was_decided(approval)
+    assert press(approval, stage.people.adjuster, "reject", " the policy lapsed ").comment == "the policy lapsed"
+    drain()
+    run = fresh(approval.run)
+    assert (run.status, run.outcome) == ("completed", "rejected")
+    assert stage.receiver.received == []
+
+
+@pytest.mark.parametrize("verdict", ["approve", "reject"])
+@pytest.mark.parametrize(
+    "comment", ["a\x00b", "\x00", "half \ud83d", "\ude00\ud83d", "x" * (LONGEST_COMMENT + 1), "😀" * (LONGEST_COMMENT + 1)]
+)
+def test_a_comment_that_cannot_be_kept_whole_is_refused_before_anything_is_signed(stage, verdict, comment):
+    """C16"""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    with pytest.raises(Invalid) as refused:
+        press(approval, stage.people.adjuster, verdict, comment)
+    assert (refused.value.status, refused.value.field) == (422, "comment")
+    assert_nothing_was_decided(approval)
+    assert [name for name, _ in refusals()] == ["ada"]
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["x" * (LONGEST_COMMENT - 1), "x" * LONGEST_COMMENT, "😀" * LONGEST_COMMENT, '<script>{{ x }}</script> \u202e "\\" \x01'],
+)
+def test_every_other_comment_is_signed_character_for_character(stage, comment):
+    """C16, C08: at and below the limit, and text that other layers might touch."""
+    stage.asks_then_pays()
+    decision = press(stage.asked(), stage.people.adjuster, "reject", comment)
+    assert Decision.objects.get().comment == comment
+    assert ledger.from_json(decision.entry.record)["comment"] == comment
+    assert ledger.verify().problems == []
+
+
+@pytest.mark.parametrize("verdict", ["", "APPROVE", "approve ", "escalate", "app\x00rove", "\ud83d", None, 1])
+def test_a_verdict_that_is_none_is_refused_in_words_and_recorded(stage, verdict):
+    """C26: whatever a caller sends."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    with pytest.raises(Invalid) as refused:
+        press(approval, stage.people.adjuster, verdict, "because")
+    assert refused.value.field == "verdict"
+    assert_nothing_was_decided(approval)
+    assert [name for name, _ in refusals()] == ["ada"]
+
+
+# On what was shown
+
+
+@pytest.mark.parametrize("digests", [{"payload_digest": "0" * 64}, {"payload_digest": ""}, {"payload_digest": "\x00"}])
+def test_another_payload_digest_than_that_of_the_row_is_refused(stage, digests):
+    """C26"""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    with pytest.raises(Changed) as refused:
+        press(approval, stage.people.adjuster, page=shown(approval) | digests)
+    assert (refused.value.status, refused.value.what) == (412, "payload")
+    assert_nothing_was_decided(approval)
+
+
+def test_the_database_refuses_to_change_what_was_asked(stage, database):
+    """C06, without switching off the trigger."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    with pytest.raises(Exception, match="is frozen"):
+        database.query("UPDATE approvals_approval SET payload = replace(payload, '184000', '984000')")
+    approval.refresh_from_db()
+    assert "184000" in approval.payload
+
+
+@pytest.mark.parametrize("digest_too", [False, True])
+def test_a_payload_changed_behind_the_trigger_s_back_between_view_and_approve_is_refused(stage, database, digest_too):
+    """C06"""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    change_payload(database, digest_too)
+    with pytest.raises(Changed) as refused:
+        press(approval, stage.people.adjuster, page=page)
+    assert refused.value.what == "payload"
+    assert not Decision.objects.exists()
+
+
+@pytest.mark.parametrize("digest_too", [False, True])
+def test_a_payload_changed_behind_the_trigger_s_back_after_the_signature_is_not_executed(stage, database, digest_too):
+    """C06, C17: the second look, before the effect. Whoever changes the payload can change the digest beside it: what
+    counts is the digest that was signed."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    press(approval, stage.people.adjuster)
+    change_payload(database, digest_too)
+    drain()
+    run = fresh(approval.run)
+    assert stage.receiver.received == []
+    assert run.status == "dead"
+    assert "was not sent" in run.reason
+    approval.refresh_from_db()
+    assert approval.spent_at is None
+
+
+def change_payload(database, digest_too):
+    tamper(database, "UPDATE approvals_approval SET payload = replace(payload, '184000', '984000')")
+    if digest_too:
+        tamper(database, "UPDATE approvals_approval SET payload_digest = encode(sha256(convert_to(payload, 'UTF8')), 'hex')")
+
+
+def test_facts_that_changed_between_view_and_approve_are_refused_until_seen(stage):
+    """C06: the record the payload refers to."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    stage.facts["amount"] = 910_000
+    with pytest.raises(Changed) as refused:
+        press(approval, stage.people.adjuster, page=page)
+    assert (refused.value.status, refused.value.what) == (412, "facts")
+    assert_nothing_was_decided(approval)
+    press(approval, stage.people.adjuster)
+    drain()
+    assert stage.receiver.keys == ["run-1:step2"]
+
+
+def test_nothing_is_decided_while_the_facts_cannot_be_read(stage):
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    stage.facts["amount"] = float("nan")
+    with pytest.raises(FactsUnreadable) as refused:
+        press(approval, stage.people.adjuster, page=page)
+    assert refused.value.status == 503
+    assert_nothing_was_decided(approval)
+
+
+def test_facts_that_changed_after_the_signature_close_the_asking_position_and_ask_again(stage):
+    """C06: seen on resume."""
+    stage.asks_then_pays()
+    first = stage.asked()
+    press(first, stage.people.adjuster)
+    stage.facts["claim"] = "withdrawn"
+    drain()
+    run, second = fresh(first.run), question(first.run)
+    assert (run.status, second.position) == ("waiting", 2)
+    closed = run.checkpoints.get(position=1)
+    assert (closed.closed_as, closed.output) == ("changed", {"changed_facts": ["claim"]})
+    press(second, stage.people.adjuster)
+    drain()
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert stage.receiver.keys == ["run-1:step3"] == [second.spent_key]
+    assert first.spent_at is None
+
+
+# Against a cancel
+
+
+def test_an_approval_after_a_cancel_says_cancelled(stage):
+    """C20: from a page opened before."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    page = shown(approval)
+    engine.cancel("run-1", by=stage.people.ops, why="withdrawn by the claimant")
+    with pytest.raises(AlreadyDecided, match="cancelled") as refused:
+        press(approval, stage.people.adjuster, page=page)
+    assert (refused.value.status, refused.value.decision) == (409, None)
+    assert not Decision.objects.exists()
+    assert drain() == 0
+    assert stage.receiver.received == []
+
+
+@pytest.mark.parametrize("first", ["approve", "cancel"])
+def test_of_an_approval_and_a_cancel_at_once_the_first_wins_and_nothing_is_paid_after_the_cancel(stage, database, first):
+    """C20: both wait for the run's lock, in this order; PostgreSQL serves them in it."""
+    stage.asks_then_pays()
+    approval = stage.asked()
+    verbs = {
+        "approve": lambda: press(approval, stage.people.adjuster),
+        "cancel": lambda: engine.cancel("run-1", by=stage.people.ops, why="withdrawn"),
+    }
+    parties = {}
+    with holding_run(database, approval.run_id):
+        for count, name in enumerate([first, *(set(verbs) - {first})], start=1):
+            parties[name] = Party(verbs[name])
+            wait_until_blocked(database, count)
+    assert parties["cancel"].outcome().status == "cancelled"
+    if first == "approve":
+        assert parties["approve"].outcome().verdict == "approve"
+    else:
+        with pytest.raises(AlreadyDecided, match="cancelled"):
+            parties["approve"].outcome()
+    drain()
+    approval.refresh_from_db()
+    assert approval.status == ("approved" if first == "approve" else "withdrawn")
+    assert (fresh(approval.run).status, approval.spent_at) == ("cancelled", None)
+    assert stage.receiver.received == []
+    assert ledger.verify().problems == []
+
+
+# By several
+
+
+def test_with_two_required_the_first_approval_keeps_it_open_and_the_second_lets_it_go_on(stage):
+    stage.asks_then_pays(required=2)
+    approval = stage.asked()
+    first = press(approval, stage.people.adjuster)
+    assert press(approval, stage.people.adjuster) == first
+    drain()
+    approval.refresh_from_db()
+    assert (approval.status, fresh(approval.run).status, stage.receiver.received) == ("open", "waiting", [])
+    press(approval, stage.people.second_adjuster)
+    drain()
+    assert stage.receiver.keys == ["run-1:step2"]
+    assert Decision.objects.count() == LedgerEntry.objects.count() == 2
+    assert Transition.objects.filter(run=approval.run, from_status="waiting").count() == 1
+    assert ledger.verify().problems == []
+
+
+def test_two_approvers_at_once_both_count_and_the_run_goes_on_once(stage, database):
+    stage.asks_then_pays(required=2)
+    approval = stage.asked()
+    with holding_run(database, approval.run_id):
+        parties = [Party(lambda user=user: press(approval, user)) for user in (stage.people.adjuster, stage.people.second_adjuster)]
+        wait_until_blocked(database, 2)
+    assert {party.outcome().user_id for party in parties} == {stage.people.adjuster.pk, stage.people.second_adjuster.pk}
+    drain()
+    assert stage.receiver.keys == ["run-1:step2"]
+    assert Transition.objects.filter(run=approval.run, from_status="waiting").count() == 1
+
+
+def test_with_two_required_one_rejection_ends_it(stage):
+    stage.asks_then_pays(required=2)
+    approval = stage.asked()
+    press(approval, stage.people.adjuster)
+    press(approval, stage.people.second_adjuster, "reject", "the payee is unknown")
+    drain()
+    run = fresh(approval.run)
+    assert (run.status, run.outcome, stage.receiver.received) == ("completed", "rejected", [])
+    assert ledger.verify().problems == []
+
+
+def test_with_two_required_nobody_takes_back_an_answer_of_their_own(stage):
+    """One vote each, also while it is still open."""
+    stage.asks_then_pays(required=2)
+    approval = stage.asked()
+    first = press(approval, stage.people.adjuster)
+    with pytest.raises(AlreadyDecided) as refused:
+        press(approval, stage.people.adjuster, "reject", "changed my mind")
+    assert refused.value.decision == first
+    approval.refresh_from_db()
+    assert (approval.status, Decision.objects.count()) == ("open", 1)
+    assert [name for name, _ in refusals()] == ["ada"]
+
+
+def test_with_two_required_nothing_is_paid_on_facts_that_only_the_last_approver_signed(stage):
+    """Facts are compared with the signed ones: of everybody who signed."""
+    stage.asks_then_pays(required=2)
+    approval = stage.asked()
+    press(approval, stage.people.adjuster)
+    stage.facts["claim"] = "under investigation"
+    try:
+        press(approval, stage.people.second_adjuster)
+    except DecisionRefused as refusal:
+        assert refusal.status == 412
+    drain()
+    assert stage.receiver.received == []
+
+
+def test_the_deadline_of_the_second_approver_is_the_same(stage):
+    stage.asks_then_pays(required=2, expires_in=timedelta(seconds=60))
+    approval = stage.asked()
+    press(approval, stage.people.adjuster)
+    move_clock(timedelta(seconds=61))
+    with pytest.raises(TooLate):
+        press(approval, stage.people.second_adjuster)
+    drain()
+    run = fresh(approval.run)
+    assert (run.status, stage.receiver.received) == ("expired", [])
+    assert ledger.verify().problems == []
