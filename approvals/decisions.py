@@ -4,10 +4,12 @@ Rights, deadline and digests are checked there, when the decision is taken, not 
 approvals.facts, ledger, models and the verbs of runs.engine.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.db import transaction
 
 from runs.engine import wake
@@ -19,7 +21,7 @@ from .facts import Facts, current
 from .models import Approval, ApprovalStatus, Decision
 
 MEANING = {
-    Decision.Verdict.APPROVE: "I have read this payload and these facts, and approve that exactly these bytes are executed.",
+    Decision.Verdict.APPROVE: "I have read this payload and these facts, and approve that exactly these bytes be sent.",
     Decision.Verdict.REJECT: "I have read this payload, and reject it.",
 }
 LONGEST_COMMENT = 4000
@@ -62,7 +64,9 @@ class Changed(DecisionRefused):
     status = 412
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"The {what} changed since you saw it. Nothing was decided; read what is shown now and decide on that.")
+        super().__init__(
+            f"The {what} changed since you saw it. Nothing was decided; read what is shown now and decide on that."
+        )
         self.what = what
 
 
@@ -76,6 +80,20 @@ class Invalid(DecisionRefused):
 
 class FactsUnreadable(DecisionRefused):
     status = 503
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one person answered, and the digests of what they were shown."""
+
+    user: Any
+    verdict: str
+    comment: str
+    payload_digest: str
+    facts_digest: str
+    auth_method: str
+    auth_age: int | None
+    actor: str
 
 
 def decide(
@@ -92,22 +110,23 @@ def decide(
 ) -> Decision:
     """Sign a verdict on exactly the payload and facts whose digests the person was shown.
 
-    The same answer of the same person again returns the first decision. Every refusal is a DecisionRefused, and leaves
-    a row in the audit trail.
+    `auth_age`: seconds since the person proved who they are. The same answer of the same person again returns the first
+    decision. Every refusal is a DecisionRefused, and leaves a row in the audit trail.
     """
+    answer = Answer(user, verdict, comment.strip(), payload_digest, facts_digest, auth_method, auth_age, actor)
     approval = Approval.objects.visible_to(user).filter(pk=approval_id).first()
     try:
         if approval is None:
             raise Stranger
-        _check_words(verdict, comment)
+        _check_words(answer)
         # Outside the transaction: reading facts may ask other systems.
-        now = current(approval)
-        if now.problem and approval.status == ApprovalStatus.OPEN:
-            raise FactsUnreadable(now.problem)
+        facts = current(approval)
+        if facts.problem and approval.status == ApprovalStatus.OPEN:
+            raise FactsUnreadable(facts.problem)
         with transaction.atomic():
-            return _decide(approval, user, verdict, comment.strip(), payload_digest, facts_digest, now, auth_method, auth_age, actor)
+            return _decide(approval, answer, facts)
     except DecisionRefused as refusal:
-        _record_refusal(approval, user, verdict, refusal, actor)
+        _record_refusal(approval, answer, refusal)
         raise
 
 
@@ -128,24 +147,13 @@ def may_decide(user: Any, approval: Approval) -> str:
     return ""
 
 
-def _decide(
-    seen: Approval,
-    user: Any,
-    verdict: str,
-    comment: str,
-    payload_digest: str,
-    facts_digest: str,
-    facts: Facts,
-    auth_method: str,
-    auth_age: int | None,
-    actor: str,
-) -> Decision:
+def _decide(seen: Approval, answer: Answer, facts: Facts) -> Decision:
     # Lock order everywhere: run, approval, authority, and the ledger's head last.
     run = Run.objects.select_for_update(no_key=True).get(pk=seen.run_id)
     approval = Approval.objects.select_for_update(no_key=True).get(pk=seen.pk)
-    signer = get_user_model().objects.select_for_update(of=("self",)).get(pk=user.pk)
+    signer = get_user_model().objects.select_for_update(no_key=True).get(pk=answer.user.pk)
     before = approval.decisions.filter(user=signer).first()
-    if before is not None and before.verdict == verdict:
+    if before is not None and before.verdict == answer.verdict:
         return before
     _check_rights(signer, approval)
     _check_open(approval)
@@ -153,15 +161,14 @@ def _decide(
     now = database_clock()
     if now >= approval.due_at:
         raise TooLate(approval.due_at)
-    if payload_digest != approval.payload_digest or digest(approval.payload) != approval.payload_digest:
-        raise Changed("payload")
-    if facts_digest != facts.digest:
-        raise Changed("facts")
-    given = _close(approval, verdict, facts, now)
-    if given:
-        wake(run, why=f"{verdict}d by {signer.get_username()}" if verdict == "approve" else f"rejected by {signer.get_username()}", actor=actor, user=signer)
-    entry = ledger.append("decision", _record(approval, run, signer, verdict, comment, facts, auth_method, auth_age), at=now)
-    return Decision.objects.create(approval=approval, user=signer, verdict=verdict, comment=comment, decided_at=now, entry=entry)
+    _check_seen(approval, answer, facts)
+    if _close(approval, answer.verdict, facts, now):
+        words = "approved" if answer.verdict == Decision.Verdict.APPROVE else "rejected"
+        wake(run, why=f"{words} by {signer.get_username()}", actor=answer.actor, user=signer)
+    entry = ledger.append("decision", _record(approval, run, signer, answer, facts), at=now)
+    return Decision.objects.create(
+        approval=approval, user=signer, verdict=answer.verdict, comment=answer.comment, decided_at=now, entry=entry
+    )
 
 
 def _close(approval: Approval, verdict: str, facts: Facts, now: datetime) -> bool:
@@ -178,33 +185,41 @@ def _close(approval: Approval, verdict: str, facts: Facts, now: datetime) -> boo
     return True
 
 
-def _record(
-    approval: Approval, run: Run, signer: Any, verdict: str, comment: str, facts: Facts, auth_method: str, auth_age: int | None
-) -> dict[str, Any]:
+def _record(approval: Approval, run: Run, signer: Any, answer: Answer, facts: Facts) -> dict[str, Any]:
+    roles = Group.objects.filter(pk__in=approval.groups.all()).filter(pk__in=signer.groups.all())
     return ledger.subject(approval, run) | {
-        "verdict": verdict,
-        "comment": comment,
-        "meaning": MEANING[Decision.Verdict(verdict)],
+        "verdict": answer.verdict,
+        "comment": answer.comment,
+        "meaning": MEANING[Decision.Verdict(answer.verdict)],
         "signer_id": signer.pk,
         "signer_name": signer.get_username(),
-        "signer_role": ", ".join(sorted(group.name for group in approval.groups.all() if signer.groups.filter(pk=group.pk).exists())),
+        "signer_role": ", ".join(sorted(roles.values_list("name", flat=True))),
         "facts_digest": facts.digest,
-        "auth_method": auth_method,
-        "auth_age": auth_age,
+        "auth_method": answer.auth_method,
+        "auth_age": answer.auth_age,
     }
 
 
-def _check_words(verdict: str, comment: str) -> None:
-    if verdict not in Decision.Verdict.values:
+def _check_words(answer: Answer) -> None:
+    if answer.verdict not in Decision.Verdict.values:
         raise Invalid("verdict", "Choose approve or reject.")
-    if verdict == Decision.Verdict.REJECT and not comment.strip():
+    if answer.verdict == Decision.Verdict.REJECT and not answer.comment:
         raise Invalid("comment", "Say why you reject it: the reason is kept in the audit trail and shown to the team.")
-    if len(comment) > LONGEST_COMMENT:
-        raise Invalid("comment", f"The comment has {len(comment)} characters; {LONGEST_COMMENT} is the most.")
+    if len(answer.comment) > LONGEST_COMMENT:
+        raise Invalid("comment", f"The comment has {len(answer.comment)} characters; {LONGEST_COMMENT} is the most.")
     try:
-        as_json(comment, where="comment")
+        as_json(answer.comment, where="comment")
     except BadValue:
-        raise Invalid("comment", "The comment holds characters that cannot be kept or signed (NUL or half a character).") from None
+        raise Invalid(
+            "comment", "The comment holds characters that cannot be kept or signed (NUL or half a character)."
+        ) from None
+
+
+def _check_seen(approval: Approval, answer: Answer, facts: Facts) -> None:
+    if answer.payload_digest != approval.payload_digest or digest(approval.payload) != approval.payload_digest:
+        raise Changed("payload")
+    if answer.facts_digest != facts.digest:
+        raise Changed("facts")
 
 
 def _check_rights(signer: Any, approval: Approval) -> None:
@@ -219,19 +234,23 @@ def _check_open(approval: Approval) -> None:
         return
     last = approval.decisions.select_related("user").order_by("-decided_at").first()
     who = f" by {last.user.get_username()} at {_when(last.decided_at)}" if last else f" at {_when(approval.closed_at)}"
-    label = "cancelled with its run" if approval.status == ApprovalStatus.WITHDRAWN else approval.get_status_display().lower()
+    label = (
+        "cancelled with its run"
+        if approval.status == ApprovalStatus.WITHDRAWN
+        else approval.get_status_display().lower()
+    )
     raise AlreadyDecided(f"This was already {label}{who}. Your answer changed nothing.", last)
 
 
-def _record_refusal(approval: Approval | None, user: Any, verdict: str, refusal: DecisionRefused, actor: str) -> None:
+def _record_refusal(approval: Approval | None, answer: Answer, refusal: DecisionRefused) -> None:
     """In a transaction of its own: the deciding one was rolled back."""
     AuditEvent.objects.create(
         kind=AuditEvent.Kind.DECISION_REFUSED,
         run_id=approval.run_id if approval else None,
         position=approval.position if approval else None,
-        detail=f"{verdict[:20]}: {refusal.status} {refusal}",
-        actor=actor,
-        user=user if user.pk else None,
+        detail=f"{answer.verdict[:20]!a}: {refusal.status} {refusal}",
+        actor=answer.actor,
+        user=answer.user,
     )
 
 

@@ -46,7 +46,7 @@ class Difference:
 
 
 def facts(name: str) -> Callable[[Source], FactSource]:
-    """Register a function from the proposed action's arguments to the facts it rests on (a flat dict of JSON values)."""
+    """Register a function from an action's arguments to the facts it rests on (a flat dict of JSON values)."""
 
     def register(function: Source) -> FactSource:
         if name in _sources:
@@ -66,18 +66,26 @@ def read(source: str, arguments: dict[str, Any]) -> Facts:
 
 def current(approval: Approval) -> Facts:
     """The facts of an approval now, for a page: a source that fails is told, not raised."""
-    arguments = from_json(approval.payload)["arguments"]
+    if approval.facts_source and approval.facts_source not in _sources:
+        return _unreadable(f"This code does not know the source of facts {approval.facts_source}.")
     try:
-        return read(approval.facts_source, arguments)
-    except KeyError:
-        return Facts({}, "", "", f"This code does not know the source of facts {approval.facts_source}.")
-    except Exception as error:
-        return Facts({}, "", "", f"The facts could not be read now ({type(error).__name__}). Nothing can be decided until they can.")
+        return read(approval.facts_source, from_json(approval.payload)["arguments"])
+    except Exception as error:  # noqa: BLE001 (a source is its author's code: whatever it raises, the page is shown)
+        return _unreadable(
+            f"The facts could not be read now ({type(error).__name__}); until they can, nothing is decided."
+        )
+
+
+def _unreadable(problem: str) -> Facts:
+    return Facts({}, "", "", problem)
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
     """Each fact of either side, differences first, then by name."""
-    differences = [Difference(name, then.get(name), now.get(name), _change(name, then, now)) for name in sorted(then.keys() | now.keys())]
+    differences = [
+        Difference(name, then.get(name), now.get(name), _change(name, then, now))
+        for name in sorted(then.keys() | now.keys())
+    ]
     return sorted(differences, key=lambda difference: difference.change == "same")
 
 

@@ -90,19 +90,27 @@ class ApprovalWait(Wait):
                 return _elsewhere(approval, "on_reject", "rejected")
             case ApprovalStatus.EXPIRED:
                 return _elsewhere(approval, "on_expiry", "expired")
-        raise PermanentError(f"Approval {approval.pk} of step {position} is {approval.status}, so the step cannot go on.")
+        raise PermanentError(
+            f"Approval {approval.pk} of step {position} is {approval.status}, so the step cannot go on."
+        )
 
     @classmethod
     def fall_due(cls, run: Run, now: datetime) -> Status:
-        approval = Approval.objects.select_for_update().get(pk=run.wait_terms["approval"])
+        approval = Approval.objects.select_for_update().get(pk=(run.wait_terms or {})["approval"])
         approval.status, approval.closed_at = ApprovalStatus.EXPIRED, now
         approval.save(update_fields=["status", "closed_at"])
-        ledger.append("expiry", ledger.subject(approval, run) | {"due_at": ledger.instant(approval.due_at), "actor": "system"}, at=now)
+        ledger.append(
+            "expiry",
+            ledger.subject(approval, run) | {"due_at": ledger.instant(approval.due_at), "actor": "system"},
+            at=now,
+        )
         return Status.EXPIRED if approval.terms["on_expiry"] == "expire" else Status.READY
 
     @classmethod
     def close(cls, run: Run, now: datetime) -> None:
-        Approval.objects.filter(run=run, status=ApprovalStatus.OPEN).update(status=ApprovalStatus.WITHDRAWN, closed_at=now)
+        Approval.objects.filter(run=run, status=ApprovalStatus.OPEN).update(
+            status=ApprovalStatus.WITHDRAWN, closed_at=now
+        )
 
     @classmethod
     def recheck(cls, run: Run, position: int) -> Goto | Finish | None:
@@ -116,8 +124,9 @@ class ApprovalWait(Wait):
     def authorise(cls, run: Run, position: int, key: str, now: datetime) -> Grant | Goto | Finish:
         approval = _latest(run, position, lock=True)
         _refuse_unless_given(approval)
-        if now > approval.closed_at + approval.act_within:
-            return _again(approval, "lapsed", {"approved_at": ledger.instant(approval.closed_at)})
+        given = approval.closed_at or now
+        if now > given + approval.act_within:
+            return _again(approval, "lapsed", {"approved_at": ledger.instant(given)})
         # Compare and swap: of two spenders one finds no row.
         if not Approval.objects.filter(pk=approval.pk, spent_at__isnull=True).update(spent_at=now, spent_key=key):
             raise NotApproved(approval.tool, f"approval {approval.pk} was spent already, on {approval.spent_key}.")
@@ -158,13 +167,18 @@ def ask(
         act_within=act_within,
         required=required,
         question=question or f"{', '.join(groups)} must approve: {action.statement}",
-        terms={name: _name(step) for name, step in (("on_expiry", on_expiry), ("on_reject", on_reject), ("on_change", on_change))},
+        terms={
+            name: _name(step)
+            for name, step in (("on_expiry", on_expiry), ("on_reject", on_reject), ("on_change", on_change))
+        },
     )
 
 
 def _refuse_unless_given(approval: Approval) -> None:
     if digest(approval.payload) != approval.payload_digest:
-        raise NotApproved(approval.tool, f"the payload of approval {approval.pk} is not the one that was frozen. Somebody changed it.")
+        raise NotApproved(
+            approval.tool, f"the payload of approval {approval.pk} is not the one that was frozen. Somebody changed it."
+        )
     if approval.status == ApprovalStatus.NOT_REQUIRED:
         tool = tools.get(approval.tool)
         if tool is None or tool.needs_approval(from_json(approval.payload)["arguments"]):

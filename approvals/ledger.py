@@ -13,7 +13,8 @@ from runs.models import Run
 from runs.values import canonical, digest, from_json
 
 from .models import Approval, LedgerEntry, LedgerHead, VerifyingKey
-from .signing import GENESIS, configured_signing_key, record_hash, verify as verify_signature
+from .signing import GENESIS, configured_signing_key, record_hash
+from .signing import verify as verify_signature
 
 SCHEMA = "durable-runs/ledger/1"
 
@@ -36,7 +37,14 @@ def append(kind: str, members: dict[str, Any], *, at: datetime) -> LedgerEntry:
     key = configured_signing_key()
     head = LedgerHead.objects.select_for_update().get()
     sequence = head.sequence + 1
-    chain = {"schema": SCHEMA, "kind": kind, "sequence": sequence, "previous_hash": head.entry_hash, "key_id": key.key_id, "signed_at": instant(at)}
+    chain = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "sequence": sequence,
+        "previous_hash": head.entry_hash,
+        "key_id": key.key_id,
+        "signed_at": instant(at),
+    }
     record = canonical(members | chain, where="ledger record")
     VerifyingKey.objects.get_or_create(key_id=key.key_id, defaults={"public_key": key.public_key})
     entry = LedgerEntry.objects.create(
@@ -86,9 +94,13 @@ def verify() -> Verdict:
     for entry in entries.iterator(chunk_size=1000):
         verdict.problems += _faults(entry, verdict.head_hash, verdict.entries + 1, keys)
         verdict.entries, verdict.head_hash = verdict.entries + 1, entry.entry_hash
-    head = LedgerHead.objects.get()
-    if (head.sequence, head.entry_hash) != (verdict.entries, verdict.head_hash):
-        verdict.problems.append(f"The head says {head.sequence} entries, the chain has {verdict.entries}: its end was cut off or altered.")
+    head = LedgerHead.objects.first()
+    if head is None:
+        verdict.problems.append("The head of the chain is gone, so nothing says where it ends.")
+    elif (head.sequence, head.entry_hash) != (verdict.entries, verdict.head_hash):
+        verdict.problems.append(
+            f"The head says {head.sequence} entries, the chain has {verdict.entries}: its end was cut off or altered."
+        )
     verdict.problems += _uncovered_approvals()
     return verdict
 
@@ -99,6 +111,9 @@ def _faults(entry: LedgerEntry, previous: str, sequence: int, keys: dict[str, st
         record = from_json(entry.record)
     except ValueError as error:
         yield f"{name}: its record cannot be read: {error}"
+        return
+    if not isinstance(record, dict):
+        yield f"{name}: its record is not an object."
         return
     if entry.sequence != sequence or record.get("sequence") != sequence:
         yield f"{name}: number {sequence} was expected here; an entry is missing or was renumbered."
@@ -119,13 +134,17 @@ def _decision_faults(name: str, entry: LedgerEntry, record: dict[str, Any]) -> I
     if decision is None:
         yield f"{name}: its decision's row is gone."
         return
-    approval = decision.approval
-    said = (record["run"], record["approval"], record["signer_id"], record["verdict"], record["comment"])
+    approval, signed = decision.approval, record.get
+    said = (signed("run"), signed("approval"), signed("signer_id"), signed("verdict"), signed("comment"))
     if said != (approval.run.key, approval.pk, decision.user_id, decision.verdict, decision.comment):
         yield f"{name}: the decision's row says something else than what was signed."
-    if digest(approval.payload) != record["payload_digest"] or approval.payload_digest != record["payload_digest"]:
+    if {digest(approval.payload), approval.payload_digest} != {signed("payload_digest")}:
         yield f"{name}: the payload of approval {approval.pk} is not the one that was signed."
-    if record["verdict"] == "approve" and digest(approval.signed_facts or approval.facts) != record["facts_digest"] and approval.required == 1:
+    if (
+        decision.verdict == "approve"
+        and approval.required == 1
+        and digest(approval.signed_facts) != signed("facts_digest")
+    ):
         yield f"{name}: the facts of approval {approval.pk} are not those that were signed."
 
 

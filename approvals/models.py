@@ -4,6 +4,7 @@ Lives here: columns, constraints and the questions a list asks. What decides is 
 May import runs.models and runs.states.
 """
 
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -80,7 +81,7 @@ class Approval(models.Model):
     required = models.PositiveSmallIntegerField(default=1)
     asked_at = models.DateTimeField()
     due_at = models.DateTimeField()
-    act_within = models.DurationField()
+    act_within: timedelta = models.DurationField()  # type: ignore[assignment]  # (stubs: datetime | timedelta)
     closed_at = models.DateTimeField(null=True, blank=True)
     spent_at = models.DateTimeField(null=True, blank=True)
     spent_key = models.CharField(max_length=255, null=True, blank=True, unique=True)
@@ -91,7 +92,9 @@ class Approval(models.Model):
         permissions = [("decide_approval", "Can decide approvals of own teams")]
         indexes = [
             models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
-            models.Index(fields=["team", "due_at", "id"], name="approval_team_due", condition=Q(status=ApprovalStatus.OPEN)),
+            models.Index(
+                fields=["team", "due_at", "id"], name="approval_team_due", condition=Q(status=ApprovalStatus.OPEN)
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=["run", "position", "version"], name="approval_once_per_version"),
@@ -100,7 +103,8 @@ class Approval(models.Model):
             ),
             models.CheckConstraint(condition=Q(status__in=ApprovalStatus.values), name="approval_status_known"),
             models.CheckConstraint(
-                condition=Q(spent_at__isnull=True) | Q(status__in=[ApprovalStatus.APPROVED, ApprovalStatus.NOT_REQUIRED]),
+                condition=Q(spent_at__isnull=True)
+                | Q(status__in=[ApprovalStatus.APPROVED, ApprovalStatus.NOT_REQUIRED]),
                 name="approval_spent_only_when_given",
             ),
             models.CheckConstraint(
@@ -174,7 +178,9 @@ class Decision(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["approval", "user"], name="decision_one_vote"),
-            models.CheckConstraint(condition=Q(verdict="approve") | ~Q(comment=""), name="decision_reject_has_a_reason"),
+            models.CheckConstraint(
+                condition=Q(verdict="approve") | ~Q(comment=""), name="decision_reject_has_a_reason"
+            ),
         ]
 
     def __str__(self) -> str:

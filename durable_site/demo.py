@@ -12,8 +12,9 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -83,7 +84,7 @@ class Demo:
         from .people import TEAM, settle_in
 
         settle_in(self.password)
-        call_command("import_claims", str(SAMPLE), "--team", TEAM, "--json", stdout=open(os.devnull, "w"))  # noqa: SIM115
+        call_command("import_claims", str(SAMPLE), "--team", TEAM, "--json", stdout=StringIO())
 
     def _tell(self, key: str) -> None:
         """Print the run's transcript as its rows appear; approve when it waits."""
@@ -101,7 +102,7 @@ class Demo:
             if run.is_final or run.status == "dead":
                 break
             if time.monotonic() > until:
-                raise WentWrong(f"{key} was still {run.status} at step {run.position + 1} after {PATIENCE} s. Logs: {self.folder / 'log'}")
+                raise WentWrong(f"{key} is still {run.status} after {PATIENCE} s; see {self.folder / 'log'}.")
             time.sleep(0.1)
         for line in transcript.new_lines():
             say(line)
@@ -119,14 +120,21 @@ class Demo:
             receipt = self._submit(browser, page, f"{page}decide/", {"verdict": "approve", "read": "on"})
         signed = re.search(r"/receipts/(\d+)/", str(receipt.url))
         if not signed:
-            raise WentWrong(f"the approval of {key} ended at {receipt.url} with status {receipt.status_code}, not at a receipt.")
+            raise WentWrong(
+                f"the approval of {key} ended at {receipt.url} with status {receipt.status_code}, not at a receipt."
+            )
         say(f"  approved by {APPROVER} at {self.site}{page} -> receipt {signed[1]}")
 
     def _submit(self, browser: httpx.Client, page: str, action: str, values: dict[str, str]) -> httpx.Response:
         forms = Forms.read(browser.get(page).text)
         wanted = values.get("verdict")
         form = next(
-            (fields for target, fields in forms if target in (action, "") and (wanted is None or fields.get("verdict") == wanted)), None
+            (
+                fields
+                for target, fields in forms
+                if target in (action, "") and (wanted is None or fields.get("verdict") == wanted)
+            ),
+            None,
         )
         if form is None:
             raise WentWrong(f"{page} offers no form for {action}.")
@@ -146,9 +154,10 @@ class Demo:
         self._check_replays()
         verdict = ledger.verify()
         for decision in Decision.objects.select_related("user", "entry", "approval__run").order_by("pk"):
+            approval, valid = decision.approval, ledger.check_entry(decision.entry)
             say(
-                f"ledger {decision.entry_id}: {decision.approval.run.key} {decision.verdict}d by {decision.user.username}, "
-                f"payload {decision.approval.payload_digest[:16]}…, signature {'valid' if ledger.check_entry(decision.entry) else 'BROKEN'}"
+                f"ledger {decision.entry_id}: {approval.run.key} {decision.verdict}d by {decision.user.username}, "
+                f"payload {approval.payload_digest[:16]}…, signature {'valid' if valid else 'BROKEN'}"
             )
         say(f"ledger: {verdict.entries} entries, chain and signatures {'verified' if verdict.ok else 'BROKEN'}")
         if not verdict.ok or verdict.entries != 2:
@@ -163,7 +172,7 @@ class Demo:
 
 
 class Transcript:
-    """What the rows say that happened to one run: transitions in order, each after the checkpoints that came before it."""
+    """What the rows say that happened to one run: its transitions, each after the checkpoints before it."""
 
     def __init__(self, key: str) -> None:
         self.key, self.crashes = key, 0
@@ -209,7 +218,11 @@ class Transcript:
         from runs.models import Call
 
         call = Call.objects.filter(run__key=self.key, position=position, tool="payments.transfer").first()
-        return f" -> {{'paid': {_dollars(call.answer['paid_minor'])}, 'replayed': {call.replayed}}}" if call else ""
+        return (
+            f" -> {{'paid': {_dollars((call.answer or {})['paid_minor'])}, 'replayed': {call.replayed}}}"
+            if call
+            else ""
+        )
 
 
 class Forms(HTMLParser):
@@ -265,7 +278,8 @@ def _dollars(minor: int) -> str:
     return f"{minor // 100}" if minor % 100 == 0 else f"{minor / 100:.2f}"
 
 
-say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731, T201 (the transcript)
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 (the transcript)
 
 
 if __name__ == "__main__":

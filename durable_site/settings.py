@@ -8,6 +8,7 @@ import base64
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
@@ -36,10 +37,14 @@ def secret(name: str, make: str, least: int) -> str:
     value = os.environ.get(name, "")
     if value:
         if not DEBUG and (len(value) < least or len(set(value)) < 5 or value.startswith("django-insecure")):
-            raise ImproperlyConfigured(f"{name} is too weak to start with: it needs at least {least} random characters.")
+            raise ImproperlyConfigured(
+                f"{name} is too weak to start with: it needs at least {least} random characters."
+            )
         return value
     if not DEBUG:
-        raise ImproperlyConfigured(f"{name} is not set. Set it in the environment, or set DEBUG=1 on a machine of your own.")
+        raise ImproperlyConfigured(
+            f"{name} is not set. Set it in the environment, or set DEBUG=1 on a machine of your own."
+        )
     return _kept_for_development(name, make)
 
 
@@ -122,7 +127,7 @@ TEMPLATES = [
 ]
 
 
-def database() -> dict:
+def database() -> Any:
     """DATABASE_URL, or the embedded server. No pool, ever: forked workers would share its sockets."""
     url = os.environ.get("DATABASE_URL")
     if not url:
@@ -131,7 +136,9 @@ def database() -> dict:
         url = embedded.database_url()
     parsed = dj_database_url.parse(url, conn_max_age=60, conn_health_checks=True)
     if not parsed["ENGINE"].endswith("postgresql"):
-        raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database (postgresql://…); nothing else has the locks we need.")
+        raise ImproperlyConfigured(
+            "DATABASE_URL must name a PostgreSQL database (postgresql://…); nothing else has the locks we need."
+        )
     # Prepared statements for the fixed SQL of the hot path; 0 turns them off behind a transaction pooler.
     parsed.setdefault("OPTIONS", {})["prepare_threshold"] = 1 if flag("DATABASE_PREPARE", True) else None
     return parsed

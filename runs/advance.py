@@ -60,7 +60,9 @@ class Stretch:
             while self.at_work:
                 self._one_position(self._step())
         except Unfit as unfit:
-            self._leave(Status.WAITING, why=str(unfit), kind=WaitKind.MIGRATION, name=str(unfit), due=settings.WAIT_FOR_REPAIR)
+            self._leave(
+                Status.WAITING, why=str(unfit), kind=WaitKind.MIGRATION, name=str(unfit), due=settings.WAIT_FOR_REPAIR
+            )
         except LeaseLost:
             self.lease.record_loss(f"the write of step {self.lease.position}")
 
@@ -77,7 +79,7 @@ class Stretch:
         except (PermanentError, Refused, BadValue) as error:
             self._bury(step, error)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (an author's code may raise anything)
             self._try_again(step, error)
             return
         reach(self.lease.run.key, self.lease.run.position, "committed")
@@ -103,16 +105,35 @@ class Stretch:
         kind = kind or self.lease.run.asked
         reach(self.lease.run.key, self.lease.position, "returned")
         if where == Status.RUNNING and not is_over(self.until):
-            self.lease.commit(text, next_step=next_step, timeout=self._timeout(self.workflow.steps[next_step]), kind=kind, closed_as=closed_as)
+            self.lease.commit(
+                text,
+                next_step=next_step,
+                timeout=self._timeout(self.workflow.steps[next_step]),
+                kind=kind,
+                closed_as=closed_as,
+            )
             self.state.add(from_json(text))
             return
         self.at_work = False
         if where == Status.RUNNING:
-            self.lease.commit_and_leave(text, status=Status.READY, next_step=next_step, why="the stretch is over", kind=kind, closed_as=closed_as)
+            self.lease.commit_and_leave(
+                text,
+                status=Status.READY,
+                next_step=next_step,
+                why="the stretch is over",
+                kind=kind,
+                closed_as=closed_as,
+            )
         else:
             outcome = result.outcome if isinstance(result, Finish) else "completed"
             self.lease.commit_and_leave(
-                text, status=where, next_step=step.name, why=f"ended: {outcome}", outcome=outcome, kind=kind, closed_as=closed_as
+                text,
+                status=where,
+                next_step=step.name,
+                why=f"ended: {outcome}",
+                outcome=outcome,
+                kind=kind,
+                closed_as=closed_as,
             )
 
     def _read_result(self, step: Step, result: Any) -> tuple[Status, dict[str, Any], str]:
@@ -122,12 +143,20 @@ class Stretch:
                 return Status.COMPLETED, output, step.name
             case Goto(step=name, output=output):
                 if name not in self.workflow.steps:
-                    raise PermanentError(f"Step {step.name} goes on at {name}, which {self.workflow.name} does not have.")
+                    raise PermanentError(
+                        f"Step {step.name} goes on at {name}, which {self.workflow.name} does not have."
+                    )
                 return Status.RUNNING, output, name
             case None | dict():
                 following = self.workflow.after(step.name)
-                return (Status.RUNNING, result or {}, following) if following else (Status.COMPLETED, result or {}, step.name)
-        raise PermanentError(f"Step {step.name} returned {type(result).__name__}; a step returns a dict, goto(…), finish(…) or a wait.")
+                return (
+                    (Status.RUNNING, result or {}, following)
+                    if following
+                    else (Status.COMPLETED, result or {}, step.name)
+                )
+        raise PermanentError(
+            f"Step {step.name} returned {type(result).__name__}; a step returns a dict, goto(…), finish(…) or a wait."
+        )
 
     def _park(self, step: Step, wait: Wait) -> None:
         if step.atomic:
@@ -163,7 +192,9 @@ class Stretch:
         limit = self.workflow.retry_of(step).attempts
         if self.lease.run.attempt <= limit:
             return False
-        sentence = f"Step {step.name} was begun {limit} times and never came to an end: it killed its worker or outlived its lease."
+        sentence = (
+            f"Step {step.name} was begun {limit} times and never ended: it killed its worker or outlived its lease."
+        )
         self._leave(Status.DEAD, why=sentence, reason=sentence)
         return True
 
@@ -174,14 +205,23 @@ class Stretch:
     def _try_again(self, step: Step, error: Exception) -> None:
         retry, attempt = self.workflow.retry_of(step), self.lease.run.attempt
         sentence = f"Step {step.name}, attempt {attempt} of {retry.attempts}: {error or type(error).__name__}"
-        logger.warning("Run %s, step %s, attempt %s: %s", self.lease.run.key, step.name, attempt, type(error).__name__, exc_info=not isinstance(error, Retryable))
+        logger.warning(
+            "Run %s, step %s, attempt %s: %s",
+            self.lease.run.key,
+            step.name,
+            attempt,
+            type(error).__name__,
+            exc_info=not isinstance(error, Retryable),
+        )
         if attempt >= retry.attempts:
             self._leave(Status.DEAD, why=f"{sentence}. No attempt is left.", reason=sentence)
             return
         delay = max(retry.delay(attempt), getattr(error, "retry_after", None) or 0)
         self._leave(Status.SLEEPING, why=sentence, kind=WaitKind.RETRY, name=sentence[:200], due=delay)
 
-    def _leave(self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None) -> None:
+    def _leave(
+        self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None
+    ) -> None:
         self.at_work = False
         self.lease.leave(status, why=why, reason=reason, kind=kind, name=name[:200], due=due)
 

@@ -8,11 +8,11 @@ import json
 import logging
 import time
 from collections import Counter
+from functools import reduce
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-
 
 from . import tools, waits
 from .errors import (
@@ -50,7 +50,8 @@ SELECT id, %(position)s, %(step)s, %(tool)s, %(kind)s, %(key)s, %(request)s, %(d
 _MARK_SENT = """
 UPDATE runs_call SET state = 'sent', sends = sends + 1, sent_at = coalesce(sent_at, runs_clock())
  WHERE id = %(call)s AND EXISTS (
-       SELECT FROM runs_run WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' AND lease_until > runs_clock())
+       SELECT FROM runs_run
+        WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' AND lease_until > runs_clock())
 """
 
 
@@ -86,7 +87,9 @@ class Context:
         """Use a tool and return its answer. Reads are recorded; an effect gets the step's idempotency key, and each
         further effect of the same step needs an `effect_name` of its own."""
         if self._step.atomic:
-            raise PermanentError(f"Step {self._step.name} is atomic, so it may use no tools: outside calls never happen in a transaction.")
+            raise PermanentError(
+                f"Step {self._step.name} is atomic, so it may use no tools: no outside call happens in a transaction."
+            )
         clean = tool.validate(arguments)
         request = canonical({"arguments": clean, "tool": tool.name}, where=tool.name)
         if tool.kind != CallKind.EFFECT:
@@ -99,7 +102,11 @@ class Context:
         """Make the effect that `asking_step` was granted: re-reads the facts, spends the approval, sends the approved
         bytes. When facts have changed or the approval is too old, this position is closed and the run goes where the
         asking step said."""
-        asked = Checkpoint.objects.filter(run=self._lease.run, step=asking_step.name, closed_as="").order_by("-position").first()
+        asked = (
+            Checkpoint.objects.filter(run=self._lease.run, step=asking_step.name, closed_as="")
+            .order_by("-position")
+            .first()
+        )
         if asked is None or asked.wait_kind not in waits.kinds:
             raise PermanentError(f"Step {asking_step.name} has asked for nothing yet, so there is nothing to perform.")
         kind = waits.kinds[asked.wait_kind]
@@ -115,16 +122,28 @@ class Context:
         self._reads[tool.name] += 1
         key = f"{self.run_key}:step{self.position}/{tool.name}/{self._reads[tool.name]}"
         if self.attempt > 1 and (known := Call.objects.filter(key=key, digest=digest(request)).first()):
-            return known.answer
-        answer = as_json(tool.function(**arguments), where=f"{tool.name}'s answer")
+            return known.answer or {}
+        answer = _answer(tool, tool.function(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
         self._record_read(tool, key, request, answer)
         reach(self.run_key, self.position, f"{tool.name}-recorded")
         return from_json(answer)
 
     def _record_read(self, tool: Tool, key: str, request: str, answer: str) -> None:
-        values = {"tool": tool.name, "kind": tool.kind, "key": key, "request": request, "digest": digest(request), "answer": answer}
-        where = {"run": self._lease.run.pk, "fence": self._lease.fence, "position": self.position, "step": self._step.name}
+        values = {
+            "tool": tool.name,
+            "kind": tool.kind,
+            "key": key,
+            "request": request,
+            "digest": digest(request),
+            "answer": answer,
+        }
+        where = {
+            "run": self._lease.run.pk,
+            "fence": self._lease.fence,
+            "position": self.position,
+            "step": self._step.name,
+        }
         if execute(_RECORD_READ, values | where).rowcount == 0:
             raise LeaseLost
 
@@ -150,7 +169,9 @@ class Context:
                 raise PermanentError(f"The approved action needs the tool {grant.tool}, which this code does not know.")
             call = self._prepare(tool, key, grant.request)
             if call.digest != grant.digest:
-                raise NotApproved(grant.tool, "the stored action is not the one whose digest was approved. Somebody changed it.")
+                raise NotApproved(
+                    grant.tool, "the stored action is not the one whose digest was approved. Somebody changed it."
+                )
         reach(self.run_key, self.position, f"{grant.tool}-intended")
         return call
 
@@ -176,7 +197,9 @@ class Context:
             first = Call.objects.filter(tool=tool.name, once_per=subject).exclude(state=EffectState.REFUSED).first()
             if subject is None or first is None:
                 raise
-            raise PermanentError(f"{tool.name} may happen once per {subject}, and {first.key} stands for it already. Nothing was sent.") from None
+            raise PermanentError(
+                f"{tool.name} may happen once per {subject}, and {first.key} stands for it already. Nothing was sent."
+            ) from None
 
     def _effect_key(self, name: str) -> str:
         return f"{self.run_key}:step{self.position}" + (f":{name}" if name else "")
@@ -198,7 +221,7 @@ class Context:
         if tool is None:
             raise PermanentError(f"{call.key} needs the tool {call.tool}, which this code does not know.")
         if call.state == EffectState.CONFIRMED:
-            return call.answer
+            return call.answer or {}
         if call.state == EffectState.REFUSED:
             raise EffectRefused(call.key, call.tool, call.error)
         if call.state in (EffectState.SENT, EffectState.UNKNOWN):
@@ -216,7 +239,7 @@ class Context:
         if tool.lookup_function is None:
             raise EffectUnresolved(call.key, call.tool)
         found = tool.lookup_function(idempotency_key=call.key)
-        return None if found is None else self._confirm(call, found)
+        return None if found is None else self._confirm(tool, call, found)
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
         was_sent = call.sent_at is not None
@@ -232,14 +255,14 @@ class Context:
             # Nothing happened this time; an earlier send may still have.
             self._record(call, EffectState.UNKNOWN if was_sent else EffectState.PREPARED, error=str(error))
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a tool may raise anything)
             return self._unknown(tool, call, error)
         reach(self.run_key, self.position, f"{tool.name}-answered")
-        return self._confirm(call, answer)
+        return self._confirm(tool, call, answer)
 
-    def _confirm(self, call: Call, answer: Any) -> dict[str, Any]:
+    def _confirm(self, tool: Tool, call: Call, answer: Any) -> dict[str, Any]:
         try:
-            known = from_json(as_json(answer, where=f"{call.tool}'s answer"))
+            known = from_json(_answer(tool, answer))
         except BadValue as error:
             self._record(call, EffectState.UNKNOWN, error=str(error))
             raise
@@ -250,7 +273,9 @@ class Context:
     def _refused(self, call: Call, error: Refused, *, was_sent: bool) -> dict[str, Any]:
         if was_sent:
             self._record(call, EffectState.UNKNOWN, error=str(error))
-            raise OutcomeUnknown(f"{call.key} was refused now, but an earlier send of it may have happened: {error}") from error
+            raise OutcomeUnknown(
+                f"{call.key} was refused now, but an earlier send of it may have happened: {error}"
+            ) from error
         self._record(call, EffectState.REFUSED, error=str(error))
         raise EffectRefused(call.key, call.tool, str(error)) from error
 
@@ -266,11 +291,18 @@ class Context:
         return {"outcome": "unknown"}
 
     def _record(self, call: Call, state: EffectState, **columns: Any) -> None:
-        """Write the outcome, guarded by the effect's own row: also after a lost lease or a cancel. A known outcome stays."""
+        """Write the outcome, guarded by the effect's own row, also after a lost lease. What is known stays."""
         Call.objects.filter(pk=call.pk, state__in=[EffectState.PREPARED, EffectState.SENT, EffectState.UNKNOWN]).update(
             state=state, settled_at=DatabaseClock(), **columns
         )
         call.state = state
+
+
+def _answer(tool: Tool, answer: Any) -> str:
+    """A tool's answer as the JSON text that is recorded. Raises BadValue."""
+    if not isinstance(answer, dict):
+        raise BadValue(f"{tool.name}'s answer", f"it is a {type(answer).__name__}; a tool answers with a dict")
+    return as_json(answer, where=f"{tool.name}'s answer")
 
 
 class State:
@@ -282,21 +314,20 @@ class State:
 
     def fold(self) -> dict[str, Any]:
         if self._folded is None:
-            self._folded = {}
             outputs = Checkpoint.objects.filter(run_id=self._run_id, position__lte=self._position).order_by("position")
-            for output in outputs.values_list("output", flat=True):
-                self._add(output)
+            nothing: dict[str, Any] = {}
+            self._folded = reduce(self._with, outputs.values_list("output", flat=True), nothing)
         return self._folded
 
     def add(self, output: dict[str, Any]) -> None:
         self._position += 1
         if self._folded is not None:
-            self._add(output)
+            self._folded = self._with(self._folded, output)
 
-    def _add(self, output: dict[str, Any]) -> None:
-        assert self._folded is not None  # noqa: S101 (both callers see to it)
-        for name, value in output.items():
-            if name in self._appends and isinstance(value, list):
-                self._folded[name] = [*self._folded.get(name, []), *value]
-            else:
-                self._folded[name] = value
+    def _with(self, state: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
+        appended = {
+            name: [*state.get(name, []), *value]
+            for name, value in output.items()
+            if name in self._appends and isinstance(value, list)
+        }
+        return state | output | appended

@@ -34,20 +34,24 @@ FUNCTION = "runs.tasks.advance_run"
 FALLBACK = 1.0
 """Seconds the broker waits for a notification before it looks at the table anyway; also the most it delays a stop."""
 
-RING = f"""
+RING = """
 INSERT INTO django_q_ormq (key, payload, lock)
-SELECT 'runs', json_build_object('run', id)::text, clock_timestamp() FROM {{source}} WHERE {{when}} RETURNING id
-"""  # noqa: S608 (both places are filled by our own constants)
+SELECT 'runs', json_build_object('run', id)::text, clock_timestamp() FROM {source} WHERE {when} RETURNING id
+"""
 """A bell for each row of a common table expression; use with NOTIFY in the same statement's final SELECT."""
 
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', '')"
+_RING_ONE = f"""
+WITH bell AS (SELECT %s::bigint AS id), rung AS ({RING.format(source="bell", when="true")})
+{NOTIFY} FROM rung
+"""
 
 
 def ring(run_id: int) -> None:
     """Ring for a run, in the caller's transaction."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH bell AS (SELECT %s::bigint AS id), rung AS ({RING.format(source='bell', when='true')}) {NOTIFY} FROM rung",  # noqa: S608
+            _RING_ONE,
             [run_id],
         )
 

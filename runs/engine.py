@@ -19,10 +19,13 @@ from .states import Status, WaitKind
 from .values import BadValue, as_json, from_json
 from .workflows import Workflow
 
+LONGEST_NAME, LONGEST_REASON = 100, 2000
+"""Characters of an event's name and of a person's reason."""
+
 _START = f"""
 WITH made AS (
-  INSERT INTO runs_run (key, workflow, version, team_id, requested_by_id, input, tags, status, outcome, reason, position,
-         next_step, attempt, fence, worker, asked, wait_kind, wait_name)
+  INSERT INTO runs_run (key, workflow, version, team_id, requested_by_id, input, tags, status, outcome, reason,
+         position, next_step, attempt, fence, worker, asked, wait_kind, wait_name)
   VALUES (%(key)s, %(workflow)s, %(version)s, %(team)s, %(by)s, %(input)s, %(tags)s, 'ready', '', '', 0,
          %(step)s, 0, 0, '', '', '', '')
   ON CONFLICT (key) DO NOTHING RETURNING id, next_step
@@ -31,7 +34,7 @@ WITH made AS (
   SELECT id, runs_clock(), '', 'ready', 1, next_step, 'started', %(actor)s, %(by)s FROM made
 ), rung AS ({RING.format(source="made", when="true")})
 SELECT id, ({NOTIFY} FROM rung) FROM made
-"""  # noqa: S608
+"""
 
 
 def start(
@@ -47,12 +50,13 @@ def start(
     """Start a run in the caller's transaction: a roll-back leaves no ghost run.
 
     The same key with the same workflow, input and team returns the run that was started first; another one raises
-    AlreadyStarted. `by` is who asks: may not approve what the run proposes. Raises BadRequest for a key, an input or a
-    workflow that cannot be.
+    AlreadyStarted. `by` is who asks: a member of the team, who may not approve what the run proposes. Raises BadRequest
+    for a key, an input or a workflow that cannot be, NotAllowed for a person of another team.
     """
     found = workflow if isinstance(workflow, Workflow) else _workflow(workflow)
     _check_key(key)
     group = team if isinstance(team, Group) else _team(team)
+    _check_member(by, group)
     text = _input(input)
     values = {
         "key": key,
@@ -74,9 +78,12 @@ def start(
 def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor: str = "") -> Delivery:
     """Bring a run the event it waits for, or will wait for: one that comes early is kept.
 
-    Delivering the same body again before it is taken returns the first delivery; another one raises BadRequest.
+    Delivering the same body again before it is taken returns the first delivery; another one raises BadRequest. Raises
+    NoSuchRun, NotAllowed, IllegalMove (the run has ended).
     """
     text = _input(body, where="event")
+    _check_words(name, "name of the event", LONGEST_NAME)
+    may_operate(key, by, "deliver an event to")
     with transaction.atomic():
         run = _locked(key, by)
         if run.is_final:
@@ -84,7 +91,9 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
         waiting = Delivery.objects.filter(run=run, name=name, position__isnull=True).first()
         if waiting is not None:
             if waiting.body != from_json(text):
-                raise BadRequest(f"Run {key} holds another event {name} already, which no step has taken yet. Nothing was changed.")
+                raise BadRequest(
+                    f"Run {key} holds another event {name} already, which no step has taken yet. Nothing was changed."
+                )
             return waiting
         delivery = Delivery.objects.create(run=run, name=name, body=from_json(text), delivered_by=by)
         if _waits_for(run, name):
@@ -100,6 +109,7 @@ def cancel(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """
     if not why.strip():
         raise BadRequest("Say why the run is cancelled: the reason stays in its history.")
+    _check_words(why, "reason", LONGEST_REASON)
     may_operate(key, by, "cancel")
     with transaction.atomic():
         run = _locked(key, by)
@@ -114,7 +124,7 @@ def cancel(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 
 def wake(run: Run, *, why: str, actor: str, user: Any = None) -> None:
-    """Make a parked run, whose row the caller has locked, ready again, and ring for it: all in the caller's transaction."""
+    """Make a parked run, whose row the caller has locked, ready again, and ring for it, in the caller's transaction."""
     run.move(Status.READY, why=why, actor=actor or "answer", user=user)
     ring(run.pk)
 
@@ -122,6 +132,8 @@ def wake(run: Run, *, why: str, actor: str, user: Any = None) -> None:
 def find(key: str, user: Any) -> Run:
     """The run, if the user may see it; NoSuchRun for strangers as for keys that do not exist. None sees all."""
     runs = Run.objects.all() if user is None else Run.objects.visible_to(user)
+    if not key.isascii() or "\0" in key:
+        raise NoSuchRun(key)
     run = runs.select_related("team", "requested_by").filter(key=key).first()
     if run is None:
         raise NoSuchRun(key)
@@ -134,7 +146,7 @@ def may_operate(key: str, user: Any, verb: str) -> None:
         return
     run = find(key, user)
     if not user.has_perm("runs.operate_run"):
-        rule = f"To {verb} a run takes the right to operate runs (group ops); {user.get_username()} has it not."
+        rule = f"To {verb} a run takes the right to operate runs (group ops); {user.get_username()} does not have it."
         AuditEvent.objects.create(kind=AuditEvent.Kind.VERB_REFUSED, run=run, detail=f"{verb}: {rule}", user=user)
         raise NotAllowed(rule)
 
@@ -146,15 +158,10 @@ def explain(run: Run) -> str:
         case Status.READY:
             return f"Ready for {step}: the next free worker claims it."
         case Status.RUNNING:
-            return f"A worker is at {step}, attempt {run.attempt}; if it falls silent, another goes on after {run.lease_until:%H:%M:%S} UTC."
-        case Status.SLEEPING if run.wait_kind == WaitKind.RETRY:
-            return f"{run.wait_name}. Tried again at {run.due_at:%d %b %H:%M:%S} UTC."
-        case Status.SLEEPING:
-            return f"Sleeps at {step} until {run.due_at:%d %b %Y, %H:%M:%S} UTC."
-        case Status.WAITING if run.wait_kind == WaitKind.MIGRATION:
-            return f"{run.wait_name}. It goes on when such a worker comes; else it goes to the dead letters on {run.due_at:%d %b %Y}."
-        case Status.WAITING:
-            return f"Waits at {step} for {run.wait_name}, until {run.due_at:%d %b %Y, %H:%M} UTC."
+            lease = f"{run.lease_until:%H:%M:%S} UTC"
+            return f"A worker is at {step}, attempt {run.attempt}; if it falls silent, another goes on after {lease}."
+        case Status.SLEEPING | Status.WAITING:
+            return _explain_wait(run, step)
         case Status.PAUSED:
             return f"Paused before {step}; an operator resumes it."
         case Status.DEAD:
@@ -162,8 +169,22 @@ def explain(run: Run) -> str:
     return f"Ended: {run.outcome}." + (f" {run.reason}" if run.reason else "")
 
 
+def _explain_wait(run: Run, step: str) -> str:
+    due = f"{run.due_at:%d %b %Y, %H:%M:%S} UTC"
+    match run.wait_kind:
+        case WaitKind.RETRY:
+            return f"{run.wait_name}. Tried again at {due}."
+        case WaitKind.TIMER:
+            return f"Sleeps at {step} until {due}."
+        case WaitKind.MIGRATION | WaitKind.CAP:
+            return f"{run.wait_name}. Unless that is mended it goes to the dead letters at {due}."
+        case WaitKind.EVENT:
+            return f"Waits at {step} for the event {run.wait_name}, until {due}."
+    return f"Waits at {step} until {due}: {run.wait_name}."
+
+
 def _waits_for(run: Run, name: str) -> bool:
-    return run.status == Status.WAITING and run.wait_kind == WaitKind.EVENT and run.wait_terms["event"] == name
+    return run.status == Status.WAITING and run.wait_kind == WaitKind.EVENT and run.wait_name == name
 
 
 def _locked(key: str, user: Any) -> Run:
@@ -198,6 +219,23 @@ def _team(name: str) -> Group:
     return group
 
 
+def _check_member(user: Any, team: Group) -> None:
+    if user is None or user.is_superuser or user.groups.filter(pk=team.pk).exists():
+        return
+    rule = f"Only members of the team {team.name} may start its runs; {user.get_username()} is none."
+    AuditEvent.objects.create(kind=AuditEvent.Kind.VERB_REFUSED, detail=f"start: {rule}", user=user)
+    raise NotAllowed(rule)
+
+
+def _check_words(text: str, what: str, longest: int) -> None:
+    if len(text) > longest:
+        raise BadRequest(f"The {what} has {len(text)} characters; {longest} is the most.")
+    try:
+        as_json(text, where=what)
+    except BadValue:
+        raise BadRequest(f"The {what} holds characters that cannot be kept (NUL or half a character).") from None
+
+
 def _check_key(key: str) -> None:
     try:
         run_key(key)
@@ -212,5 +250,3 @@ def _input(value: dict[str, Any], where: str = "input") -> str:
         return as_json(value, where=where)
     except BadValue as error:
         raise BadRequest(str(error)) from None
-
-

@@ -32,7 +32,8 @@ class IllegalMove(RunError):
 class AlreadyStarted(RunError):
     def __init__(self, key: str, difference: str) -> None:
         super().__init__(
-            f"Run {key} was started before with another {difference}. The first run is untouched; use another key for another run."
+            f"Run {key} was started before with another {difference}. "
+            "The first run is untouched; use another key for another run."
         )
         self.key = key
 
@@ -68,8 +69,9 @@ class PermanentError(Exception):
 class KeyReused(PermanentError):
     def __init__(self, key: str, stored_digest: str, digest: str) -> None:
         super().__init__(
-            f"The idempotency key {key} already stands for another request (sha256 {stored_digest[:12]}, now {digest[:12]}). "
-            "Nothing was sent. A step must ask for the same effect each time it is tried; redrive or fork the run once that is mended."
+            f"The idempotency key {key} already stands for another request "
+            f"(sha256 {stored_digest[:12]}, now {digest[:12]}). Nothing was sent. "
+            "A step must ask for the same effect each time it is tried."
         )
         self.key = key
 
@@ -83,8 +85,8 @@ class EffectRefused(PermanentError):
 class EffectUnresolved(PermanentError):
     def __init__(self, key: str, tool: str) -> None:
         super().__init__(
-            f"It is not known whether {tool} ({key}) happened, its key is too old to be sent again, and it cannot be looked up. "
-            "Ask the provider, then settle it by hand."
+            f"It is not known whether {tool} ({key}) happened, its key is too old to be sent again, "
+            "and it cannot be looked up. Ask the provider, then settle it by hand."
         )
         self.key = key
 

@@ -22,7 +22,7 @@ def reach(run_key: str, position: int, boundary: str) -> None:
 
 def switch(folder: str) -> None:
     """Switch failpoints on for this process (a test's forked worker), or off with an empty folder."""
-    global _folder, _reached  # noqa: PLW0603
+    global _folder, _reached
     _folder, _reached = folder, 0
 
 

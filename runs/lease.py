@@ -34,13 +34,14 @@ _JSON = {"input", "wait_terms"}
 _CLAIM = f"""
 WITH claimed AS (
   UPDATE runs_run SET status = 'running', fence = fence + 1, attempt = attempt + 1, worker = %(worker)s,
-         lease_until = runs_clock() + make_interval(secs => %(lease)s), wait_kind = '', wait_name = '', wait_since = NULL, due_at = NULL, rung_at = NULL
+         lease_until = runs_clock() + make_interval(secs => %(lease)s),
+         wait_kind = '', wait_name = '', wait_since = NULL, due_at = NULL, rung_at = NULL
    WHERE id = {{which}} AND status = 'ready' RETURNING {_COLUMNS}
 ), moved AS (
   INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
   SELECT id, runs_clock(), 'ready', 'running', position + 1, next_step, 'claimed', worker FROM claimed
 ) SELECT {_COLUMNS}, runs_clock() FROM claimed
-"""  # noqa: S608
+"""
 _CLAIM_ONE = _CLAIM.format(which="%(run)s")
 _CLAIM_ANY = _CLAIM.format(
     which="(SELECT id FROM runs_run WHERE status = 'ready' ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)"
@@ -60,7 +61,8 @@ WITH moved AS (
 )
 INSERT INTO runs_checkpoint
        (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
-SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s, runs_clock() FROM moved
+SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s,
+       runs_clock() FROM moved
 RETURNING committed_at
 """
 
@@ -74,13 +76,14 @@ WITH moved AS (
 ), kept AS (
   INSERT INTO runs_checkpoint
          (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
-  SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s, runs_clock() FROM moved
+  SELECT id, %(position)s, %(step)s::text, %(output)s, %(kind)s, %(closed_as)s, %(attempt)s, %(started)s,
+       runs_clock() FROM moved
 ), logged AS (
   INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
   SELECT id, runs_clock(), 'running', %(status)s::text, %(position)s, %(step)s::text, %(why)s, %(worker)s FROM moved
 ), rung AS ({RING.format(source="moved", when="%(status)s::text = 'ready'")})
 SELECT runs_clock(), ({NOTIFY} FROM rung) FROM moved
-"""  # noqa: S608
+"""
 
 _LEAVE = f"""
 WITH moved AS (
@@ -94,7 +97,7 @@ WITH moved AS (
   SELECT id, runs_clock(), 'running', %(status)s::text, %(position)s, %(step)s::text, %(why)s, %(worker)s FROM moved
 ), rung AS ({RING.format(source="moved", when="%(status)s::text = 'ready'")})
 SELECT runs_clock(), ({NOTIFY} FROM rung) FROM moved
-"""  # noqa: S608
+"""
 
 
 @dataclass
@@ -111,7 +114,7 @@ class Lease:
 
     @classmethod
     def take(cls, run_id: int) -> "Lease | None":
-        """Claim this run if it is ready: counts the attempt, raises the fence. None: somebody else has it, or nobody may."""
+        """Claim this run if it is ready: counts the attempt, raises the fence. None: somebody has it, or nobody may."""
         return cls._claim(_CLAIM_ONE, run_id)
 
     @classmethod
@@ -121,11 +124,15 @@ class Lease:
 
     @classmethod
     def _claim(cls, statement: str, run_id: int | None) -> "Lease | None":
-        row = execute(statement, {"run": run_id, "worker": identity(), "lease": seconds(settings.STEP_TIMEOUT)}).fetchone()
+        row = execute(
+            statement, {"run": run_id, "worker": identity(), "lease": seconds(settings.STEP_TIMEOUT)}
+        ).fetchone()
         if row is None:
             return None
         *columns, now = row
-        columns = [json.loads(value) if name in _JSON and value else value for name, value in zip(_NAMES, columns, strict=True)]
+        columns = [
+            json.loads(value) if name in _JSON and value else value for name, value in zip(_NAMES, columns, strict=True)
+        ]
         return cls(Run.from_db("default", _NAMES, columns), identity(), now)
 
     @property
@@ -149,14 +156,24 @@ class Lease:
         self.run.asked, self.run.wait_terms = "", None
 
     def commit_and_leave(
-        self, output: str, *, status: Status, next_step: str, why: str, outcome: str = "", kind: str = "", closed_as: str = ""
+        self,
+        output: str,
+        *,
+        status: Status,
+        next_step: str,
+        why: str,
+        outcome: str = "",
+        kind: str = "",
+        closed_as: str = "",
     ) -> None:
         """Write the checkpoint and give the run up: ready for another stretch, or ended. Raises LeaseLost."""
         ending = {"next": next_step, "status": status, "outcome": outcome, "final": status in FINAL, "why": why}
         if self._guarded(_COMMIT_AND_LEAVE, self._checkpoint(output, kind, closed_as) | ending).fetchone() is None:
             raise LeaseLost
 
-    def leave(self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None) -> None:
+    def leave(
+        self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None
+    ) -> None:
         """Give the run up without a checkpoint: to retry in `due` seconds, to wait for repair, to the dead letters, or
         back to the ready ones, uncounted. Raises LeaseLost."""
         leaving = {"status": status, "reason": reason, "kind": kind, "name": name, "due": due, "why": why}
@@ -211,7 +228,7 @@ def seconds(timeout: float) -> float:
 
 
 def identity() -> str:
-    """This process as the holder of a lease: host:pid:start, where start tells it from a later process of the same pid."""
+    """This process as the holder of a lease, host:pid:start; start tells it from a later process of the same pid."""
     pid = os.getpid()
     return f"{host()}:{pid}:{started(pid)}"
 

@@ -107,14 +107,19 @@ class Run(models.Model):
 
     position = models.PositiveIntegerField(default=0, help_text="The number of its last checkpoint.")
     next_step = models.CharField(max_length=64, help_text="The step that position + 1 enters.")
-    attempt = models.PositiveSmallIntegerField(default=0, help_text="Times the next position was begun, counted at claim.")
+    attempt = models.PositiveSmallIntegerField(
+        default=0, help_text="Times the next position was begun, counted at claim."
+    )
 
     fence = models.BigIntegerField(default=0, help_text="Grows with each claim and guards every write.")
     worker = models.CharField(max_length=96, blank=True, help_text="Who holds the lease: host:pid:start.")
     lease_until = models.DateTimeField(null=True, blank=True)
 
     asked = models.CharField(
-        max_length=9, choices=WaitKind, blank=True, help_text="The wait this position's step returned; the step is not entered again."
+        max_length=9,
+        choices=WaitKind,
+        blank=True,
+        help_text="The wait this position's step returned; the step is not entered again.",
     )
     wait_terms = JSONText(null=True, blank=True, help_text="What that wait's kind needs to close it.")
     wait_kind = models.CharField(max_length=9, choices=WaitKind, blank=True, help_text="Why it is parked now.")
@@ -130,7 +135,7 @@ class Run(models.Model):
 
     class Meta:
         permissions = [
-            ("operate_run", "Can start, cancel and repair runs of own teams"),
+            ("operate_run", "Can cancel and repair runs of own teams"),
             ("view_all_teams", "Can see the runs of all teams"),
         ]
         indexes = [
@@ -141,7 +146,9 @@ class Run(models.Model):
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
-            models.CheckConstraint(condition=Q(key__regex=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"), name="run_key_form"),
+            models.CheckConstraint(
+                condition=Q(key__regex=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"), name="run_key_form"
+            ),
             models.CheckConstraint(
                 condition=Q(status=Status.RUNNING, lease_until__isnull=False) & ~Q(worker="")
                 | ~Q(status=Status.RUNNING) & Q(lease_until__isnull=True, worker=""),
@@ -170,13 +177,14 @@ class Run(models.Model):
         in the old status are cleared. Raises IllegalMove."""
         if to not in MOVES[Status(self.status)]:
             raise IllegalMove(self.key, Status(self.status).label.lower(), Status(to).label.lower())
-        columns = _cleared(to) | columns
+        now = database_clock()
+        columns = _cleared(to, now) | columns
         moved = Run.objects.filter(pk=self.pk, status=self.status).update(status=to, **columns)
         if moved != 1:
             raise IllegalMove(self.key, "being moved by somebody else", Status(to).label.lower())
         Transition.objects.create(
             run=self,
-            at=DatabaseClock(),
+            at=now,
             from_status=self.status,
             to_status=to,
             position=self.position + 1,
@@ -189,12 +197,12 @@ class Run(models.Model):
             setattr(self, name, value)
 
 
-def _cleared(to: Status) -> dict[str, Any]:
+def _cleared(to: Status, now: datetime) -> dict[str, Any]:
     cleared: dict[str, Any] = {"worker": "", "lease_until": None}
     if to not in (Status.SLEEPING, Status.WAITING):
         cleared |= {"wait_kind": "", "wait_name": "", "wait_since": None, "due_at": None}
     if to in FINAL:
-        cleared |= {"asked": "", "wait_terms": None, "finished_at": DatabaseClock()}
+        cleared |= {"asked": "", "wait_terms": None, "finished_at": now}
     return cleared
 
 
@@ -206,7 +214,7 @@ def database_clock() -> datetime:
 
 
 class Checkpoint(models.Model):
-    """What a finished step left. `closed_as` is empty for a step that went through; else how its position was closed."""
+    """What a finished step left. `closed_as`: empty for a step that went through, else how its position was closed."""
 
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="checkpoints", db_index=False)
     position = models.PositiveIntegerField()
@@ -260,7 +268,9 @@ class Call(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["key"], name="effect_once_per_key", condition=Q(kind=CallKind.EFFECT)),
-            models.UniqueConstraint(fields=["key", "digest"], name="read_once_per_request", condition=~Q(kind=CallKind.EFFECT)),
+            models.UniqueConstraint(
+                fields=["key", "digest"], name="read_once_per_request", condition=~Q(kind=CallKind.EFFECT)
+            ),
             models.UniqueConstraint(
                 fields=["tool", "once_per"],
                 name="effect_once_per_subject",
@@ -289,8 +299,12 @@ class Delivery(models.Model):
     class Meta:
         verbose_name_plural = "deliveries"
         constraints = [
-            models.UniqueConstraint(fields=["run", "name"], name="delivery_one_untaken", condition=Q(position__isnull=True)),
-            models.UniqueConstraint(fields=["run", "position"], name="delivery_taken_once", condition=Q(position__isnull=False)),
+            models.UniqueConstraint(
+                fields=["run", "name"], name="delivery_one_untaken", condition=Q(position__isnull=True)
+            ),
+            models.UniqueConstraint(
+                fields=["run", "position"], name="delivery_taken_once", condition=Q(position__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

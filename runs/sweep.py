@@ -35,7 +35,7 @@ _MADE_READY = f"""
   SELECT id, runs_clock(), was, 'ready', position, next_step, why, 'sweep' FROM moved
 ), rung AS ({RING.format(source="moved", when="true")})
 SELECT count(*), ({NOTIFY} FROM rung LIMIT 1) FROM moved
-"""  # noqa: S608
+"""
 
 _WAKE = f"""
 WITH found AS (
@@ -55,13 +55,14 @@ _RING_AGAIN = f"""
 WITH found AS (
   SELECT id FROM runs_run
    WHERE status = 'ready' AND (rung_at IS NULL OR rung_at <= runs_now() - make_interval(secs => {RING_AGAIN}))
-     AND (SELECT max(at) FROM runs_transition WHERE run_id = runs_run.id) <= runs_now() - make_interval(secs => {RING_AFTER})
+     AND (SELECT max(at) FROM runs_transition WHERE run_id = runs_run.id)
+         <= runs_now() - make_interval(secs => {RING_AFTER})
    ORDER BY id LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED
 ), marked AS (
   UPDATE runs_run SET rung_at = runs_now() FROM found WHERE runs_run.id = found.id RETURNING runs_run.id
 ), rung AS ({RING.format(source="marked", when="true")})
 SELECT count(*), ({NOTIFY} FROM rung LIMIT 1) FROM marked
-"""  # noqa: S608
+"""
 
 
 def sweep() -> dict[str, int]:
@@ -99,9 +100,13 @@ def ring_forgotten() -> int:
 
 def _close_overdue(run_id: int) -> int:
     with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=run_id, status=Status.WAITING).first()
+        run = (
+            Run.objects.select_for_update(no_key=True, skip_locked=True)
+            .filter(pk=run_id, status=Status.WAITING)
+            .first()
+        )
         now = database_clock()
-        if run is None or run.due_at > now:
+        if run is None or run.due_at is None or run.due_at > now:
             return 0
         if run.wait_kind not in waits.kinds:
             sentence = f"Nobody mended it in time: {run.wait_name}"
@@ -124,7 +129,9 @@ def _isolated(verb: Callable[[int], int], run_id: int) -> int:
 
 def _dead_workers() -> list[str]:
     """Holders of leases that were processes of this host and live no longer."""
-    workers = Run.objects.filter(status=Status.RUNNING, worker__startswith=f"{host()}:").values_list("worker", flat=True)
+    workers = Run.objects.filter(status=Status.RUNNING, worker__startswith=f"{host()}:").values_list(
+        "worker", flat=True
+    )
     return [worker for worker in set(workers) if not _lives(worker)]
 
 

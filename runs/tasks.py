@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def advance_run(run_id: int) -> None:
-    """Answer a bell. A database that went away is no failure of the run: its lease runs out and the sweep rings again."""
+    """Answer a bell. A database that went away is no failure of the run: the sweep will find it and ring again."""
     try:
         advance(run_id)
     except (OperationalError, InterfaceError) as error:

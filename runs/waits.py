@@ -81,7 +81,7 @@ class Wait:
 
     @classmethod
     def authorise(cls, run: Run, position: int, key: str, now: datetime) -> Grant | Goto | Finish:
-        """Called with the run locked, in the transaction that writes the effect's intent: spend the grant under `key`."""
+        """Called with the run locked, in the transaction that writes an effect's intent: spend the grant as `key`."""
         raise PermanentError(f"A wait for {cls.kind} grants no effects, so step {position} cannot be performed.")
 
 
@@ -105,11 +105,11 @@ class EventWait(Wait):
         taken = Delivery.objects.filter(run=run, position=position).first()
         if taken is not None:
             return {"event": taken.body}
-        return Goto(run.wait_terms["on_expiry"], {}, closed_as="expired")
+        return Goto(_terms(run)["on_expiry"], {}, closed_as="expired")
 
     @classmethod
     def fall_due(cls, run: Run, now: datetime) -> Status:
-        return Status.EXPIRED if run.wait_terms["on_expiry"] == "expire" else Status.READY
+        return Status.EXPIRED if _terms(run)["on_expiry"] == "expire" else Status.READY
 
 
 def event(name: str, *, expires_in: timedelta, on_expiry: str | Step = "expire") -> EventWait:
@@ -134,7 +134,7 @@ class TimerWait(Wait):
 
     @classmethod
     def resolve(cls, run: Run, position: int) -> Closing:
-        return run.wait_terms["output"]
+        return _terms(run)["output"]
 
 
 def timer(
@@ -144,8 +144,14 @@ def timer(
     if (after is None) == (until is None):
         raise PermanentError("timer() takes either after= or until=.")
     if until is not None and until.tzinfo is None:
-        raise PermanentError("timer(until=…) needs a time with a time zone: a naive one means another instant elsewhere.")
+        raise PermanentError(
+            "timer(until=…) needs a time with a time zone: a naive one means another instant elsewhere."
+        )
     return TimerWait(after, until, output or {})
+
+
+def _terms(run: Run) -> dict[str, Any]:
+    return run.wait_terms or {}
 
 
 def take_delivery(run: Run, name: str, position: int) -> Delivery | None:

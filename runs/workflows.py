@@ -19,7 +19,7 @@ _registry: dict[tuple[str, int], "Workflow"] = {}
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a step is tried, and how long to wait between: exponential from `base` to `cap` seconds, with jitter."""
+    """How often a step is tried, and how long to wait between: `base` to `cap` seconds, exponential, with jitter."""
 
     attempts: int = 5
     base: float = 2
@@ -86,14 +86,22 @@ class Workflow:
     """
 
     def __init__(
-        self, name: str, *, version: int = 1, appends: list[str] | None = None, retry: Retry | None = None, title: str = ""
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        appends: list[str] | None = None,
+        retry: Retry | None = None,
+        title: str = "",
     ) -> None:
         self.name, self.version, self.title = name, version, title or name.replace("-", " ").capitalize()
         self.appends = frozenset(appends or ())
         self.retry = retry or Retry()
         self.steps: dict[str, Step] = {}
         if (name, version) in _registry:
-            raise ImproperlyConfigured(f"Workflow {name} version {version} is defined twice; give one of them another version.")
+            raise ImproperlyConfigured(
+                f"Workflow {name} version {version} is defined twice; give one of them another version."
+            )
         _registry[name, version] = self
 
     @overload

@@ -54,6 +54,11 @@
     const summary = $('#error-summary[data-focus]');
     if (summary) { summary.removeAttribute('data-focus'); summary.focus(); }
   });
+  document.addEventListener('htmx:oobBeforeSwap', ({ detail }) => { // what was typed stays readable when the panel is locked
+    const slot = detail.target.id === 'decision' && $('[data-draft]', detail.fragment);
+    const typed = slot && $$('textarea', detail.target).map(t => t.value.trim()).filter(Boolean).join('\n\n');
+    if (typed) { slot.hidden = false; $('.typed', slot).textContent = typed; }
+  });
   if (window.Idiomorph) {                                         // what the reader opened or closed stays so when a poll morphs it
     Idiomorph.defaults.ignoreActiveValue = true;                  // and what is being typed is not taken back
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details'));

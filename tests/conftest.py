@@ -29,7 +29,11 @@ class Database:
 
     @property
     def environment(self) -> dict[str, str]:
-        return dict(os.environ) | {"DATABASE_URL": self.url, "DEBUG": "1", "DJANGO_SETTINGS_MODULE": "durable_site.settings"}
+        return dict(os.environ) | {
+            "DATABASE_URL": self.url,
+            "DEBUG": "1",
+            "DJANGO_SETTINGS_MODULE": "durable_site.settings",
+        }
 
     def query(self, statement: str, *values):
         """Rows, through a connection that has nothing to do with Django's."""
@@ -119,7 +123,9 @@ def people(database) -> People:
     team, other = (Group.objects.create(name=name) for name in ("claims", "other-claims"))
 
     def person(name, *groups, **more):
-        user = User.objects.create(username=name, email=f"{name}@example.invalid", password=_hashed(People.password), **more)
+        user = User.objects.create(
+            username=name, email=f"{name}@example.invalid", password=_hashed(People.password), **more
+        )
         user.groups.set(groups)
         return user
 

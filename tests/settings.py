@@ -5,4 +5,4 @@ import os
 os.environ.setdefault("DEBUG", "1")
 os.environ.setdefault("EMAIL_BACKEND", "django.core.mail.backends.locmem.EmailBackend")
 
-from durable_site.settings import *  # noqa: E402, F403
+from durable_site.settings import *

@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
-from django.db import DatabaseError
 from sandbox_process import SandboxProcess
 from stage import (
     Party,
@@ -36,7 +35,6 @@ from approvals.decisions import (
     may_decide,
 )
 from approvals.models import Approval, Decision, LedgerEntry
-from approvals.testing import answer
 from durable_site.claims.workflows import claim_payout
 from runs import engine, sweep
 from runs.models import AuditEvent, Transition
@@ -414,7 +412,8 @@ def test_a_rejection_needs_a_reason_and_ends_the_run_as_rejected(stage):
 
 @pytest.mark.parametrize("verdict", ["approve", "reject"])
 @pytest.mark.parametrize(
-    "comment", ["a\x00b", "\x00", "half \ud83d", "\ude00\ud83d", "x" * (LONGEST_COMMENT + 1), "😀" * (LONGEST_COMMENT + 1)]
+    "comment",
+    ["a\x00b", "\x00", "half \ud83d", "\ude00\ud83d", "x" * (LONGEST_COMMENT + 1), "😀" * (LONGEST_COMMENT + 1)],
 )
 def test_a_comment_that_cannot_be_kept_whole_is_refused_before_anything_is_signed(stage, verdict, comment):
     """C16"""
@@ -429,7 +428,12 @@ def test_a_comment_that_cannot_be_kept_whole_is_refused_before_anything_is_signe
 
 @pytest.mark.parametrize(
     "comment",
-    ["x" * (LONGEST_COMMENT - 1), "x" * LONGEST_COMMENT, "😀" * LONGEST_COMMENT, '<script>{{ x }}</script> \u202e "\\" \x01'],
+    [
+        "x" * (LONGEST_COMMENT - 1),
+        "x" * LONGEST_COMMENT,
+        "😀" * LONGEST_COMMENT,
+        '<script>{{ x }}</script> \u202e "\\" \x01',
+    ],
 )
 def test_every_other_comment_is_signed_character_for_character(stage, comment):
     """C16, C08: at and below the limit, and text that other layers might touch."""
@@ -509,7 +513,10 @@ def test_a_payload_changed_behind_the_trigger_s_back_after_the_signature_is_not_
 def change_payload(database, digest_too):
     tamper(database, "UPDATE approvals_approval SET payload = replace(payload, '184000', '984000')")
     if digest_too:
-        tamper(database, "UPDATE approvals_approval SET payload_digest = encode(sha256(convert_to(payload, 'UTF8')), 'hex')")
+        tamper(
+            database,
+            "UPDATE approvals_approval SET payload_digest = encode(sha256(convert_to(payload, 'UTF8')), 'hex')",
+        )
 
 
 def test_facts_that_changed_between_view_and_approve_are_refused_until_seen(stage):
@@ -575,7 +582,9 @@ def test_an_approval_after_a_cancel_says_cancelled(stage):
 
 
 @pytest.mark.parametrize("first", ["approve", "cancel"])
-def test_of_an_approval_and_a_cancel_at_once_the_first_wins_and_nothing_is_paid_after_the_cancel(stage, database, first):
+def test_of_an_approval_and_a_cancel_at_once_the_first_wins_and_nothing_is_paid_after_the_cancel(
+    stage, database, first
+):
     """C20: both wait for the run's lock, in this order; PostgreSQL serves them in it."""
     stage.asks_then_pays()
     approval = stage.asked()
@@ -625,7 +634,10 @@ def test_two_approvers_at_once_both_count_and_the_run_goes_on_once(stage, databa
     stage.asks_then_pays(required=2)
     approval = stage.asked()
     with holding_run(database, approval.run_id):
-        parties = [Party(lambda user=user: press(approval, user)) for user in (stage.people.adjuster, stage.people.second_adjuster)]
+        parties = [
+            Party(lambda user=user: press(approval, user))
+            for user in (stage.people.adjuster, stage.people.second_adjuster)
+        ]
         wait_until_blocked(database, 2)
     assert {party.outcome().user_id for party in parties} == {stage.people.adjuster.pk, stage.people.second_adjuster.pk}
     drain()

@@ -113,7 +113,14 @@ def test_a_step_that_always_fails_ends_in_the_dead_letters_with_a_sentence(flow,
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [(float("nan"), "output.x"), (float("inf"), "output.x"), ("a\x00b", "output.x"), ("\ud83d", "output.x"), ({1: 2}, "output.x"), ((1,), "output.x")],
+    [
+        (float("nan"), "output.x"),
+        (float("inf"), "output.x"),
+        ("a\x00b", "output.x"),
+        ("\ud83d", "output.x"),
+        ({1: 2}, "output.x"),
+        ((1,), "output.x"),
+    ],
 )
 def test_a_value_that_is_not_json_fails_its_step_for_good_before_anything_is_written(flow, people, value, path):
     @flow.step

@@ -79,7 +79,9 @@ def assert_no_finished_step_was_entered_again(run: Run, folder: Path) -> None:
     finished: Counter[str] = Counter()
     for line in (folder / "reached").read_text().split("\n")[:-1]:
         _, position, boundary = line.split(" ", 1)[1].rsplit(":", 2)
-        assert not (boundary == "entered" and finished[position]), f"{run.key} {position} was entered after its checkpoint"
+        assert not (boundary == "entered" and finished[position]), (
+            f"{run.key} {position} was entered after its checkpoint"
+        )
         finished[position] += boundary == "committed"
 
 
@@ -102,9 +104,12 @@ def test_killed_at_every_boundary_the_claim_is_paid_once_and_completes(world, pe
 
 
 @pytest.mark.parametrize(
-    ("point", "replayed"), [("payments.transfer-sending", False), ("payments.transfer-answered", True), ("payments.transfer-recorded", False)]
+    ("point", "replayed"),
+    [("payments.transfer-sending", False), ("payments.transfer-answered", True), ("payments.transfer-recorded", False)],
 )
-def test_a_kill_round_the_payment_shows_as_a_replay_only_when_the_provider_had_made_it(world, people, tmp_path, point, replayed):
+def test_a_kill_round_the_payment_shows_as_a_replay_only_when_the_provider_had_made_it(
+    world, people, tmp_path, point, replayed
+):
     run = begin(world, people, "once")
     assert finish_with_a_kill_at(run, f"claim-once:step6:{point}", tmp_path / "failpoints", people.adjuster)
     assert_told_rightly(run, tmp_path / "failpoints", world, tmp_path / "mail")
@@ -113,7 +118,9 @@ def test_a_kill_round_the_payment_shows_as_a_replay_only_when_the_provider_had_m
 
 def test_a_notice_whose_worker_died_with_it_under_way_stays_unknown_and_is_not_sent_again(world, people, tmp_path):
     run = begin(world, people, "letter")
-    assert finish_with_a_kill_at(run, "claim-letter:step7:mail.notify-sending", tmp_path / "failpoints", people.adjuster)
+    assert finish_with_a_kill_at(
+        run, "claim-letter:step7:mail.notify-sending", tmp_path / "failpoints", people.adjuster
+    )
     assert_told_rightly(run, tmp_path / "failpoints", world, tmp_path / "mail")
     assert Call.objects.get(run=run, tool="mail.notify").state == EffectState.UNKNOWN
     assert not list((tmp_path / "mail").glob("*"))

@@ -11,10 +11,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from django.db import transaction
 from django.utils import timezone
-from stage import Party, Stage, fresh, holding, tamper, wait_until_blocked
+from stage import Party, Stage, holding, tamper, wait_until_blocked
 
 from approvals import ledger
-from approvals.models import Approval, Decision, LedgerEntry, LedgerHead, VerifyingKey
+from approvals.models import Approval, LedgerEntry, LedgerHead, VerifyingKey
 from approvals.signing import GENESIS, SigningKey
 from approvals.testing import answer
 from runs.testing import drain, move_clock
@@ -123,11 +123,16 @@ def test_a_record_says_what_was_decided_by_whom_on_which_bytes_and_which_facts(c
 FIRST = "UPDATE approvals_ledgerentry SET {} WHERE sequence = 1"
 OF_FIRST = "UPDATE approvals_decision SET {} WHERE entry_id = 1"
 APPROVED = "UPDATE approvals_approval SET {} WHERE run_id = (SELECT id FROM runs_run WHERE key = 'approved')"
-REHASHED = "record = {0}, entry_hash = encode(sha256(convert_to(E'durable-runs/ledger-entry/v1\\n' || {0}, 'UTF8')), 'hex')"
+REHASHED = (
+    "record = {0}, entry_hash = encode(sha256(convert_to(E'durable-runs/ledger-entry/v1\\n' || {0}, 'UTF8')), 'hex')"
+)
 
 ALTERATIONS = {
     "a record": (FIRST.format("record = replace(record, '\"ada\"', '\"eve\"')"), "Entry 1: its record is not the one"),
-    "a record with its hash": (FIRST.format(REHASHED.format("replace(record, '\"ada\"', '\"eve\"')")), "Entry 1: its signature"),
+    "a record with its hash": (
+        FIRST.format(REHASHED.format("replace(record, '\"ada\"', '\"eve\"')")),
+        "Entry 1: its signature",
+    ),
     "a record's spelling": (FIRST.format("record = ' ' || record"), "Entry 1: its record is not the one"),
     "a record that is no JSON": (FIRST.format("record = 'x'"), "Entry 1: its record cannot be read"),
     "a record without members": (FIRST.format("record = '{}'"), "Entry 1: its record is not the one"),
@@ -151,7 +156,10 @@ ALTERATIONS = {
     "a verdict": (OF_FIRST.format("verdict = 'reject', comment = 'no'"), "Entry 1: the decision's row"),
     "a comment": (OF_FIRST.format("comment = 'seen by the board'"), "Entry 1: the decision's row"),
     "a signer": (OF_FIRST.format("user_id = user_id + 1"), "Entry 1: the decision's row"),
-    "a time of deciding": (OF_FIRST.format("decided_at = decided_at - interval '1 day'"), "Entry 1: the decision's row"),
+    "a time of deciding": (
+        OF_FIRST.format("decided_at = decided_at - interval '1 day'"),
+        "Entry 1: the decision's row",
+    ),
     "another question": (OF_FIRST.format("approval_id = approval_id + 2"), "Entry 1: the decision's row"),
     "no decision": ("DELETE FROM approvals_decision WHERE entry_id = 1", "Entry 1: its decision's row is gone"),
     "a payload": (APPROVED.format("payload = replace(payload, '184000', '984000')"), "Entry 1: the payload"),
@@ -177,7 +185,10 @@ def test_two_entries_that_changed_places_are_found(chain, database):
         database,
         "UPDATE approvals_ledgerentry SET sequence = -sequence WHERE sequence IN (1, 2)",
     )
-    tamper(database, "UPDATE approvals_ledgerentry SET sequence = CASE sequence WHEN -1 THEN 2 ELSE 1 END WHERE sequence < 0")
+    tamper(
+        database,
+        "UPDATE approvals_ledgerentry SET sequence = CASE sequence WHEN -1 THEN 2 ELSE 1 END WHERE sequence < 0",
+    )
     found = problems()
     assert "Entry 1: number 1 was expected here" in found
     assert "Entry 1: it does not follow the entry before it" in found
@@ -186,10 +197,17 @@ def test_two_entries_that_changed_places_are_found(chain, database):
 
 def test_an_altered_entry_s_receipt_says_so_and_the_others_do_not(chain, database):
     tamper(database, ALTERATIONS["a record with its hash"][0])
-    assert [ledger.check_entry(entry) for entry in LedgerEntry.objects.order_by("sequence")] == [False, True, True, True]
+    assert [ledger.check_entry(entry) for entry in LedgerEntry.objects.order_by("sequence")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
-@pytest.mark.parametrize(("status", "others"), [("approved", ""), ("rejected", ""), ("approved", ", signed_facts = facts")])
+@pytest.mark.parametrize(
+    ("status", "others"), [("approved", ""), ("rejected", ""), ("approved", ", signed_facts = facts")]
+)
 def test_a_status_that_nobody_signed_is_found(chain, database, status, others):
     tamper(database, f"UPDATE approvals_approval SET status = '{status}'{others} WHERE status = 'expired'")
     assert f"of run expired says {status}, but nobody signed that" in problems()
@@ -250,7 +268,9 @@ def test_a_chain_signed_anew_with_another_key_under_the_old_name_is_found(chain,
     public = base64.b64encode(forger.public_key().public_bytes_raw()).decode()
     for entry in chain:
         signature = base64.b64encode(forger.sign(DOMAIN + entry.record.encode())).decode()
-        tamper(database, "UPDATE approvals_ledgerentry SET signature = %s WHERE sequence = %s", signature, entry.sequence)
+        tamper(
+            database, "UPDATE approvals_ledgerentry SET signature = %s WHERE sequence = %s", signature, entry.sequence
+        )
     tamper(database, "UPDATE approvals_verifyingkey SET public_key = %s", public)
     assert "key" in problems()
 
@@ -292,7 +312,9 @@ def refused(database, statement):
 
 @pytest.mark.parametrize("table", ["approvals_ledgerentry", "approvals_decision", "approvals_verifyingkey"])
 def test_signed_rows_refuse_update_delete_and_truncate(chain, database, table):
-    column = {"approvals_ledgerentry": "kind", "approvals_decision": "comment", "approvals_verifyingkey": "public_key"}[table]
+    column = {"approvals_ledgerentry": "kind", "approvals_decision": "comment", "approvals_verifyingkey": "public_key"}[
+        table
+    ]
     before = database.query(f"SELECT * FROM {table} ORDER BY 1")
     for statement in (
         f"UPDATE {table} SET {column} = {column}",

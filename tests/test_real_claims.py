@@ -24,7 +24,11 @@ def test_the_611_real_claims_end_as_their_rows_say_and_a_second_import_changes_n
         call_command("import_claims", str(REAL), "--quiet")
         drain()
         outcomes = Counter(Run.objects.values_list("status", "outcome"))
-        assert outcomes == {("completed", "closed without payment"): 37, ("completed", "completed"): 48, ("waiting", ""): 526}
+        assert outcomes == {
+            ("completed", "closed without payment"): 37,
+            ("completed", "completed"): 48,
+            ("waiting", ""): 526,
+        }
         assert len(sandbox.payments()) == 48
 
         assert answer_all(people.adjuster) == 526

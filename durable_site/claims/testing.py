@@ -1,4 +1,4 @@
-"""Made-up claims for tests: in the system of record and in the outside world. Imports of ours: the app's own modules."""
+"""Made-up claims for tests: in the system of record and in the outside world. Imports the app's own models."""
 
 import httpx
 from django.conf import settings

@@ -1,4 +1,4 @@
-"""What the claims workflow does to the outside world: the policy register, flood reports, the payment provider, mail."""
+"""What the claims workflow does to the outside world: policy register, flood reports, payment provider, mail."""
 
 import os
 from datetime import timedelta

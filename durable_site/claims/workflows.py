@@ -9,6 +9,7 @@ from runs.tools import over
 from runs.workflows import Retry, Workflow, finish
 
 from .assessment import assess
+from .fema import why_amount_unknown
 from .models import Claim, ClaimStatus, ReserveEntry
 from .tools import ASK_OVER, fetch_flood_report, notify, read_policy, transfer
 
@@ -66,9 +67,7 @@ def assess_damage(ctx):
     assessment = assess(claim.row, ctx.state["policy_terms"], ctx.state["report"])
     if not ctx.state["amount_minor"]:
         if ctx.state["amount_minor"] is None and not ctx.state["non_payment_reason"]:
-            raise PermanentError(
-                "The amount of this claim cannot be known: its paid columns are not all there, and no reason for not paying is given."
-            )
+            raise PermanentError(why_amount_unknown(claim.row))
         Claim.objects.filter(pk=claim.pk).update(status=ClaimStatus.CLOSED_UNPAID)
         return finish("closed without payment", {"assessment": assessment})
     return {"assessment": assessment}

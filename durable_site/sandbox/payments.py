@@ -114,7 +114,7 @@ class PaymentDesk:
         }
         given = {condition: value for condition, value in filters.items() if value is not None}
         where = " AND ".join(["TRUE", *given])
-        sql = f"SELECT line FROM payments WHERE {where} ORDER BY n LIMIT ?"  # noqa: S608 - the conditions are the three above
+        sql = f"SELECT line FROM payments WHERE {where} ORDER BY n LIMIT ?"
         lines = self._database.rows(sql, *given.values(), limit + 1)
         page = [Payment(line) for (line,) in lines[:limit]]
         return page, page[-1].members["payment"] if len(lines) > limit else None

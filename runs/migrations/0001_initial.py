@@ -2,10 +2,10 @@
 
 import django.core.validators
 import django.db.models.deletion
-import runs.models
 from django.conf import settings
 from django.db import migrations, models
 
+import runs.models
 
 # The one clock: every due time, lease and signature is measured by these two. They are functions of our own so that a
 # test's database, and no other, can move them.
@@ -16,210 +16,546 @@ CREATE FUNCTION runs_now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT st
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('auth', '0012_alter_user_first_name_max_length'),
+        ("auth", "0012_alter_user_first_name_max_length"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.RunSQL(CLOCK, "DROP FUNCTION IF EXISTS runs_clock(); DROP FUNCTION IF EXISTS runs_now();"),
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=48, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\\Z', 'A run key has at most 48 lower-case letters, digits and hyphens, and begins and ends with a letter or digit.')])),
-                ('workflow', models.CharField(max_length=64)),
-                ('version', models.PositiveSmallIntegerField()),
-                ('input', runs.models.JSONText()),
-                ('tags', runs.models.JSONText(default=dict)),
-                ('status', models.CharField(choices=[('ready', 'Ready'), ('running', 'Running'), ('sleeping', 'Sleeping'), ('waiting', 'Waiting'), ('paused', 'Paused'), ('dead', 'Dead letter'), ('completed', 'Completed'), ('expired', 'Expired'), ('cancelled', 'Cancelled')], default='ready', max_length=9)),
-                ('outcome', models.CharField(blank=True, help_text="How a final run ended, in the workflow's words.", max_length=64)),
-                ('reason', models.TextField(blank=True, help_text='Why it is dead, expired or cancelled: one sentence.')),
-                ('position', models.PositiveIntegerField(default=0, help_text='The number of its last checkpoint.')),
-                ('next_step', models.CharField(help_text='The step that position + 1 enters.', max_length=64)),
-                ('attempt', models.PositiveSmallIntegerField(default=0, help_text='Times the next position was begun, counted at claim.')),
-                ('fence', models.BigIntegerField(default=0, help_text='Grows with each claim and guards every write.')),
-                ('worker', models.CharField(blank=True, help_text='Who holds the lease: host:pid:start.', max_length=96)),
-                ('lease_until', models.DateTimeField(blank=True, null=True)),
-                ('asked', models.CharField(blank=True, choices=[('approval', 'Approval'), ('event', 'Event'), ('timer', 'Timer'), ('retry', 'Retry'), ('cap', 'Cap'), ('migration', 'Migration')], help_text="The wait this position's step returned; the step is not entered again.", max_length=9)),
-                ('wait_terms', runs.models.JSONText(blank=True, help_text="What that wait's kind needs to close it.", null=True)),
-                ('wait_kind', models.CharField(blank=True, choices=[('approval', 'Approval'), ('event', 'Event'), ('timer', 'Timer'), ('retry', 'Retry'), ('cap', 'Cap'), ('migration', 'Migration')], help_text='Why it is parked now.', max_length=9)),
-                ('wait_name', models.CharField(blank=True, help_text='What it is parked for, in words.', max_length=200)),
-                ('wait_since', models.DateTimeField(blank=True, null=True)),
-                ('due_at', models.DateTimeField(blank=True, null=True)),
-                ('rung_at', models.DateTimeField(blank=True, help_text='When the sweep last rang for it.', null=True)),
-                ('created_at', models.DateTimeField(db_default=runs.models.DatabaseNow())),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('requested_by', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='auth.group')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "key",
+                    models.CharField(
+                        max_length=48,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\\Z",
+                                "A run key has at most 48 lower-case letters, digits and hyphens, and begins and ends with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("workflow", models.CharField(max_length=64)),
+                ("version", models.PositiveSmallIntegerField()),
+                ("input", runs.models.JSONText()),
+                ("tags", runs.models.JSONText(default=dict)),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("ready", "Ready"),
+                            ("running", "Running"),
+                            ("sleeping", "Sleeping"),
+                            ("waiting", "Waiting"),
+                            ("paused", "Paused"),
+                            ("dead", "Dead letter"),
+                            ("completed", "Completed"),
+                            ("expired", "Expired"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="ready",
+                        max_length=9,
+                    ),
+                ),
+                (
+                    "outcome",
+                    models.CharField(
+                        blank=True, help_text="How a final run ended, in the workflow's words.", max_length=64
+                    ),
+                ),
+                (
+                    "reason",
+                    models.TextField(blank=True, help_text="Why it is dead, expired or cancelled: one sentence."),
+                ),
+                ("position", models.PositiveIntegerField(default=0, help_text="The number of its last checkpoint.")),
+                ("next_step", models.CharField(help_text="The step that position + 1 enters.", max_length=64)),
+                (
+                    "attempt",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Times the next position was begun, counted at claim."
+                    ),
+                ),
+                ("fence", models.BigIntegerField(default=0, help_text="Grows with each claim and guards every write.")),
+                (
+                    "worker",
+                    models.CharField(blank=True, help_text="Who holds the lease: host:pid:start.", max_length=96),
+                ),
+                ("lease_until", models.DateTimeField(blank=True, null=True)),
+                (
+                    "asked",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("approval", "Approval"),
+                            ("event", "Event"),
+                            ("timer", "Timer"),
+                            ("retry", "Retry"),
+                            ("cap", "Cap"),
+                            ("migration", "Migration"),
+                        ],
+                        help_text="The wait this position's step returned; the step is not entered again.",
+                        max_length=9,
+                    ),
+                ),
+                (
+                    "wait_terms",
+                    runs.models.JSONText(blank=True, help_text="What that wait's kind needs to close it.", null=True),
+                ),
+                (
+                    "wait_kind",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("approval", "Approval"),
+                            ("event", "Event"),
+                            ("timer", "Timer"),
+                            ("retry", "Retry"),
+                            ("cap", "Cap"),
+                            ("migration", "Migration"),
+                        ],
+                        help_text="Why it is parked now.",
+                        max_length=9,
+                    ),
+                ),
+                (
+                    "wait_name",
+                    models.CharField(blank=True, help_text="What it is parked for, in words.", max_length=200),
+                ),
+                ("wait_since", models.DateTimeField(blank=True, null=True)),
+                ("due_at", models.DateTimeField(blank=True, null=True)),
+                ("rung_at", models.DateTimeField(blank=True, help_text="When the sweep last rang for it.", null=True)),
+                ("created_at", models.DateTimeField(db_default=runs.models.DatabaseNow())),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "requested_by",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="auth.group",
+                    ),
+                ),
             ],
             options={
-                'permissions': [('operate_run', 'Can start, cancel and repair runs of own teams'), ('view_all_teams', 'Can see the runs of all teams')],
+                "permissions": [
+                    ("operate_run", "Can cancel and repair runs of own teams"),
+                    ("view_all_teams", "Can see the runs of all teams"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Delivery',
+            name="Delivery",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('body', runs.models.JSONText()),
-                ('delivered_at', models.DateTimeField(db_default=runs.models.DatabaseNow())),
-                ('position', models.PositiveIntegerField(blank=True, help_text='The position that took it.', null=True)),
-                ('delivered_by', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='deliveries', to='runs.run')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=100)),
+                ("body", runs.models.JSONText()),
+                ("delivered_at", models.DateTimeField(db_default=runs.models.DatabaseNow())),
+                (
+                    "position",
+                    models.PositiveIntegerField(blank=True, help_text="The position that took it.", null=True),
+                ),
+                (
+                    "delivered_by",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="deliveries",
+                        to="runs.run",
+                    ),
+                ),
             ],
             options={
-                'verbose_name_plural': 'deliveries',
+                "verbose_name_plural": "deliveries",
             },
         ),
         migrations.CreateModel(
-            name='Checkpoint',
+            name="Checkpoint",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveIntegerField()),
-                ('step', models.CharField(max_length=64)),
-                ('output', runs.models.JSONText()),
-                ('wait_kind', models.CharField(blank=True, choices=[('approval', 'Approval'), ('event', 'Event'), ('timer', 'Timer'), ('retry', 'Retry'), ('cap', 'Cap'), ('migration', 'Migration')], max_length=9)),
-                ('closed_as', models.CharField(blank=True, max_length=16)),
-                ('attempt', models.PositiveSmallIntegerField()),
-                ('started_at', models.DateTimeField()),
-                ('committed_at', models.DateTimeField()),
-                ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='runs.run')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("position", models.PositiveIntegerField()),
+                ("step", models.CharField(max_length=64)),
+                ("output", runs.models.JSONText()),
+                (
+                    "wait_kind",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("approval", "Approval"),
+                            ("event", "Event"),
+                            ("timer", "Timer"),
+                            ("retry", "Retry"),
+                            ("cap", "Cap"),
+                            ("migration", "Migration"),
+                        ],
+                        max_length=9,
+                    ),
+                ),
+                ("closed_as", models.CharField(blank=True, max_length=16)),
+                ("attempt", models.PositiveSmallIntegerField()),
+                ("started_at", models.DateTimeField()),
+                ("committed_at", models.DateTimeField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="checkpoints",
+                        to="runs.run",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['run_id', 'position'],
+                "ordering": ["run_id", "position"],
             },
         ),
         migrations.CreateModel(
-            name='Call',
+            name="Call",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveIntegerField()),
-                ('step', models.CharField(max_length=64)),
-                ('tool', models.CharField(max_length=100)),
-                ('kind', models.CharField(choices=[('read', 'Read'), ('effect', 'Effect'), ('model', 'Model')], max_length=6)),
-                ('key', models.CharField(max_length=255)),
-                ('request', models.TextField(help_text='Canonical JSON: exactly what is sent, and sent again.')),
-                ('digest', models.CharField(help_text="SHA-256 of the request's bytes.", max_length=64)),
-                ('once_per', models.CharField(blank=True, max_length=200, null=True)),
-                ('state', models.CharField(choices=[('prepared', 'Prepared'), ('sent', 'Sent'), ('confirmed', 'Confirmed'), ('refused', 'Refused'), ('unknown', 'Unknown')], max_length=9)),
-                ('answer', runs.models.JSONText(blank=True, null=True)),
-                ('replayed', models.BooleanField(default=False, help_text='The receiver said: done before, here is the first answer.')),
-                ('error', models.TextField(blank=True)),
-                ('sends', models.PositiveSmallIntegerField(default=0)),
-                ('prepared_at', models.DateTimeField()),
-                ('sent_at', models.DateTimeField(blank=True, help_text="When it was first sent: the key's life begins.", null=True)),
-                ('settled_at', models.DateTimeField(blank=True, null=True)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='calls', to='runs.run')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("position", models.PositiveIntegerField()),
+                ("step", models.CharField(max_length=64)),
+                ("tool", models.CharField(max_length=100)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("read", "Read"), ("effect", "Effect"), ("model", "Model")], max_length=6
+                    ),
+                ),
+                ("key", models.CharField(max_length=255)),
+                ("request", models.TextField(help_text="Canonical JSON: exactly what is sent, and sent again.")),
+                ("digest", models.CharField(help_text="SHA-256 of the request's bytes.", max_length=64)),
+                ("once_per", models.CharField(blank=True, max_length=200, null=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("prepared", "Prepared"),
+                            ("sent", "Sent"),
+                            ("confirmed", "Confirmed"),
+                            ("refused", "Refused"),
+                            ("unknown", "Unknown"),
+                        ],
+                        max_length=9,
+                    ),
+                ),
+                ("answer", runs.models.JSONText(blank=True, null=True)),
+                (
+                    "replayed",
+                    models.BooleanField(
+                        default=False, help_text="The receiver said: done before, here is the first answer."
+                    ),
+                ),
+                ("error", models.TextField(blank=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0)),
+                ("prepared_at", models.DateTimeField()),
+                (
+                    "sent_at",
+                    models.DateTimeField(
+                        blank=True, help_text="When it was first sent: the key's life begins.", null=True
+                    ),
+                ),
+                ("settled_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "run",
+                    models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name="calls", to="runs.run"),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField(db_default=runs.models.DatabaseNow())),
-                ('kind', models.CharField(choices=[('late-write', 'Late write refused'), ('key-reused', 'Key reused with another request'), ('decision-refused', 'Decision refused'), ('verb-refused', 'Action refused')], max_length=24)),
-                ('position', models.PositiveIntegerField(blank=True, null=True)),
-                ('detail', models.TextField()),
-                ('actor', models.CharField(blank=True, max_length=96)),
-                ('user', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('run', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='audit_events', to='runs.run')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField(db_default=runs.models.DatabaseNow())),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("late-write", "Late write refused"),
+                            ("key-reused", "Key reused with another request"),
+                            ("decision-refused", "Decision refused"),
+                            ("verb-refused", "Action refused"),
+                        ],
+                        max_length=24,
+                    ),
+                ),
+                ("position", models.PositiveIntegerField(blank=True, null=True)),
+                ("detail", models.TextField()),
+                ("actor", models.CharField(blank=True, max_length=96)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="audit_events",
+                        to="runs.run",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Transition',
+            name="Transition",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('from_status', models.CharField(blank=True, choices=[('ready', 'Ready'), ('running', 'Running'), ('sleeping', 'Sleeping'), ('waiting', 'Waiting'), ('paused', 'Paused'), ('dead', 'Dead letter'), ('completed', 'Completed'), ('expired', 'Expired'), ('cancelled', 'Cancelled')], help_text='Empty for the start.', max_length=9)),
-                ('to_status', models.CharField(choices=[('ready', 'Ready'), ('running', 'Running'), ('sleeping', 'Sleeping'), ('waiting', 'Waiting'), ('paused', 'Paused'), ('dead', 'Dead letter'), ('completed', 'Completed'), ('expired', 'Expired'), ('cancelled', 'Cancelled')], max_length=9)),
-                ('position', models.PositiveIntegerField(help_text='The position the run was about to enter or was in.')),
-                ('step', models.CharField(blank=True, max_length=64)),
-                ('why', models.TextField()),
-                ('actor', models.CharField(help_text='The worker, the sweep, or where the person came in.', max_length=96)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='transitions', to='runs.run')),
-                ('user', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField()),
+                (
+                    "from_status",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("ready", "Ready"),
+                            ("running", "Running"),
+                            ("sleeping", "Sleeping"),
+                            ("waiting", "Waiting"),
+                            ("paused", "Paused"),
+                            ("dead", "Dead letter"),
+                            ("completed", "Completed"),
+                            ("expired", "Expired"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        help_text="Empty for the start.",
+                        max_length=9,
+                    ),
+                ),
+                (
+                    "to_status",
+                    models.CharField(
+                        choices=[
+                            ("ready", "Ready"),
+                            ("running", "Running"),
+                            ("sleeping", "Sleeping"),
+                            ("waiting", "Waiting"),
+                            ("paused", "Paused"),
+                            ("dead", "Dead letter"),
+                            ("completed", "Completed"),
+                            ("expired", "Expired"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        max_length=9,
+                    ),
+                ),
+                (
+                    "position",
+                    models.PositiveIntegerField(help_text="The position the run was about to enter or was in."),
+                ),
+                ("step", models.CharField(blank=True, max_length=64)),
+                ("why", models.TextField()),
+                (
+                    "actor",
+                    models.CharField(help_text="The worker, the sweep, or where the person came in.", max_length=96),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="transitions", to="runs.run"
+                    ),
+                ),
+                (
+                    "user",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('status__in', ['sleeping', 'waiting'])), fields=['due_at'], name='run_due'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("status__in", ["sleeping", "waiting"])), fields=["due_at"], name="run_due"
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('status__in', ['ready', 'running'])), fields=['status'], name='run_at_work'),
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("status__in", ["ready", "running"])), fields=["status"], name="run_at_work"
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['team', 'status', '-id'], name='run_team_status'),
+            model_name="run",
+            index=models.Index(fields=["team", "status", "-id"], name="run_team_status"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['status', '-id'], name='run_status'),
+            model_name="run",
+            index=models.Index(fields=["status", "-id"], name="run_status"),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['ready', 'running', 'sleeping', 'waiting', 'paused', 'dead', 'completed', 'expired', 'cancelled'])), name='run_status_known'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "status__in",
+                        [
+                            "ready",
+                            "running",
+                            "sleeping",
+                            "waiting",
+                            "paused",
+                            "dead",
+                            "completed",
+                            "expired",
+                            "cancelled",
+                        ],
+                    )
+                ),
+                name="run_status_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('key__regex', '^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$')), name='run_key_form'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("key__regex", "^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")), name="run_key_form"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('lease_until__isnull', False), ('status', 'running'), models.Q(('worker', ''), _negated=True)), models.Q(models.Q(('status', 'running'), _negated=True), ('lease_until__isnull', True), ('worker', '')), _connector='OR'), name='run_lease_while_running'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("lease_until__isnull", False), ("status", "running"), models.Q(("worker", ""), _negated=True)
+                    ),
+                    models.Q(
+                        models.Q(("status", "running"), _negated=True), ("lease_until__isnull", True), ("worker", "")
+                    ),
+                    _connector="OR",
+                ),
+                name="run_lease_while_running",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status__in', ['sleeping', 'waiting']), _negated=True), models.Q(('due_at__isnull', False), models.Q(('wait_kind', ''), _negated=True)), _connector='OR'), name='run_wait_has_a_due_time'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("status__in", ["sleeping", "waiting"]), _negated=True),
+                    models.Q(("due_at__isnull", False), models.Q(("wait_kind", ""), _negated=True)),
+                    _connector="OR",
+                ),
+                name="run_wait_has_a_due_time",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', frozenset(['cancelled', 'completed', 'expired']))), models.Q(models.Q(('status__in', frozenset(['cancelled', 'completed', 'expired'])), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_finished_when_final'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False), ("status__in", frozenset(["cancelled", "completed", "expired"]))
+                    ),
+                    models.Q(
+                        models.Q(("status__in", frozenset(["cancelled", "completed", "expired"])), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="run_finished_when_final",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.UniqueConstraint(condition=models.Q(('position__isnull', True)), fields=('run', 'name'), name='delivery_one_untaken'),
+            model_name="delivery",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("position__isnull", True)), fields=("run", "name"), name="delivery_one_untaken"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='delivery',
-            constraint=models.UniqueConstraint(condition=models.Q(('position__isnull', False)), fields=('run', 'position'), name='delivery_taken_once'),
+            model_name="delivery",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("position__isnull", False)), fields=("run", "position"), name="delivery_taken_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='checkpoint',
-            constraint=models.UniqueConstraint(fields=('run', 'position'), name='checkpoint_once_per_position'),
+            model_name="checkpoint",
+            constraint=models.UniqueConstraint(fields=("run", "position"), name="checkpoint_once_per_position"),
         ),
         migrations.AddIndex(
-            model_name='call',
-            index=models.Index(condition=models.Q(('kind', 'effect'), ('state__in', ['sent', 'unknown'])), fields=['id'], name='call_unknown'),
+            model_name="call",
+            index=models.Index(
+                condition=models.Q(("kind", "effect"), ("state__in", ["sent", "unknown"])),
+                fields=["id"],
+                name="call_unknown",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='call',
-            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'effect')), fields=('key',), name='effect_once_per_key'),
+            model_name="call",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("kind", "effect")), fields=("key",), name="effect_once_per_key"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='call',
-            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'effect'), _negated=True), fields=('key', 'digest'), name='read_once_per_request'),
+            model_name="call",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("kind", "effect"), _negated=True),
+                fields=("key", "digest"),
+                name="read_once_per_request",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='call',
-            constraint=models.UniqueConstraint(condition=models.Q(('once_per__isnull', False), models.Q(('state', 'refused'), _negated=True)), fields=('tool', 'once_per'), name='effect_once_per_subject'),
+            model_name="call",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("once_per__isnull", False), models.Q(("state", "refused"), _negated=True)),
+                fields=("tool", "once_per"),
+                name="effect_once_per_subject",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='call',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['prepared', 'sent', 'confirmed', 'refused', 'unknown'])), name='call_state_known'),
+            model_name="call",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["prepared", "sent", "confirmed", "refused", "unknown"])),
+                name="call_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='call',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['read', 'effect', 'model'])), name='call_kind_known'),
+            model_name="call",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["read", "effect", "model"])), name="call_kind_known"
+            ),
         ),
     ]

@@ -46,7 +46,5 @@ class Migration(migrations.Migration):
         ),
         *(migrations.RunSQL(APPEND_ONLY.format(table=table), UNDO.format(table=table)) for table in TABLES),
         # Room on each page for the next version of a row: with no index on what a step commit writes, updates stay HOT.
-        migrations.RunSQL(
-            "ALTER TABLE runs_run SET (fillfactor = 75)", "ALTER TABLE runs_run RESET (fillfactor)"
-        ),
+        migrations.RunSQL("ALTER TABLE runs_run SET (fillfactor = 75)", "ALTER TABLE runs_run RESET (fillfactor)"),
     ]

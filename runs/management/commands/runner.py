@@ -32,7 +32,9 @@ class Command(BaseCommand):
     help = "Run the background workers until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--cluster", type=int, metavar="PID", help="(used by the runner itself) be the queue's main process")
+        parser.add_argument(
+            "--cluster", type=int, metavar="PID", help="(used by the runner itself) be the queue's main process"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["cluster"]:
@@ -59,7 +61,9 @@ class Runner:
                 self._sweep()
         finally:
             clean = self._end_cluster()
-        logger.info("The runner has stopped%s.", "" if clean else "; a step had to be killed and will be taken up again")
+        logger.info(
+            "The runner has stopped%s.", "" if clean else "; a step had to be killed and will be taken up again"
+        )
         return 0 if clean else 1
 
     def _until_next_second(self) -> float:
@@ -77,7 +81,7 @@ class Runner:
 
     def _start_cluster(self) -> subprocess.Popen:
         command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "runner", "--cluster", str(os.getpid())]
-        return subprocess.Popen(command, start_new_session=True)  # noqa: S603 (our own command line)
+        return subprocess.Popen(command, start_new_session=True)
 
     def _wait_before_restart(self) -> None:
         now = time.monotonic()
