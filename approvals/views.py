@@ -14,6 +14,7 @@ from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET, require_safe
 from django_htmx.http import HttpResponseClientRedirect
 
@@ -252,12 +253,14 @@ def payload(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
+    """What was signed, told from the signed record itself, and whether it still holds."""
     entry = _entry(request, sequence)
-    approval = entry.decision.approval
+    approval, signed = entry.decision.approval, _read(entry.record)
     context = {
         "entry": entry,
         "approval": approval,
-        "record": _read(entry.record),
+        "record": signed,
+        "signed_at": parse_datetime(signed.get("signed_at", "")),
         "valid": ledger.check_entry(entry),
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(entry.record, approval.payload),

@@ -15,15 +15,24 @@ from django.db import connection, connections
 from sandbox_process import wait_until
 
 from approvals import facts as fact_sources
+from approvals import ledger
+from approvals.decisions import decide
 from approvals.facts import current, facts
 from approvals.gate import ask
-from approvals.models import Approval, ApprovalStatus
+from approvals.models import Approval, ApprovalStatus, Decision, LedgerEntry
+from approvals.testing import answer
 from runs import engine, tools, workflows
 from runs.lease import Lease
 from runs.models import Run
-from runs.testing import LONG, drain, refuse_elsewhere
+from runs.sweep import close_overdue_waits
+from runs.testing import LONG, drain, move_clock, refuse_elsewhere
 from runs.tools import Tool, tool
 from runs.workflows import Retry, Workflow
+
+LEASE_IS_PAST = timedelta(seconds=60)
+
+
+LEASE_IS_PAST = timedelta(seconds=60)
 
 
 class Killed(BaseException):
@@ -57,6 +66,8 @@ class Stage:
 
     def __init__(self, people: Any) -> None:
         self.people, self.receiver, self.facts = people, Receiver(), {"claim": "open", "amount": 184_000}
+        self._moved = timedelta()
+        self._moved = timedelta()
 
     def __enter__(self) -> "Stage":
         self._before = [dict(registry) for registry in self.registries]
@@ -81,17 +92,53 @@ class Stage:
         return pay
 
     def asks_then_pays(self, pay: Tool | None = None, **terms: Any) -> None:
-        """Two steps: approve (asks for the input's amount, 184000 cents unless given) and settle (performs it)."""
+        """Two steps: approve (asks for what the input says, 184000 cents unless given) and settle (performs it)."""
         pay = pay or self.tool(requires_approval=True)
         terms = {"groups": ["adjusters"], "expires_in": timedelta(days=3), "facts": self.source} | terms
 
         @self.flow.step
         def approve(ctx):
-            return ask(pay.proposed(amount_minor=ctx.input.get("amount_minor", 184_000)), **terms)
+            return ask(pay.proposed(**{"amount_minor": 184_000} | ctx.input), **terms)
 
         @self.flow.step
         def settle(ctx):
             return {"payment": ctx.perform(approve)}
+
+    def calls_then_goes_on(self, pay: Tool) -> None:
+        """Two steps: settle (calls a tool that needs no approval) and after."""
+
+        @self.flow.step
+        def settle(ctx):
+            return {"payment": ctx.call(pay, amount_minor=184_000)}
+
+        @self.flow.step
+        def after(ctx):
+            return {"went on": True}
+
+    def later(self, by: timedelta = timedelta(seconds=5), times: int = 1) -> None:
+        """Move the clock on from where `later` left it, longer than any back-off here, and work what is due."""
+        for _ in range(times):
+            self._moved += by
+            move_clock(self._moved)
+            drain()
+
+    def calls_then_goes_on(self, pay: Tool) -> None:
+        """Two steps: settle (calls a tool that needs no approval) and after."""
+
+        @self.flow.step
+        def settle(ctx):
+            return {"payment": ctx.call(pay, amount_minor=184_000)}
+
+        @self.flow.step
+        def after(ctx):
+            return {"went on": True}
+
+    def later(self, by: timedelta = timedelta(seconds=5), times: int = 1) -> None:
+        """Move the clock on from where `later` left it, longer than any back-off here, and work what is due."""
+        for _ in range(times):
+            self._moved += by
+            move_clock(self._moved)
+            drain()
 
     def begin(self, key: str = "run-1", **input: Any) -> Run:
         """Start a run and work it until it parks or ends."""
@@ -115,6 +162,20 @@ def question(run: Run) -> Approval:
 def shown(approval: Approval) -> dict[str, str]:
     """What the page of this approval would send back now."""
     return {"payload_digest": approval.payload_digest, "facts_digest": current(approval).digest}
+
+
+def press(
+    approval: Approval, user: Any, verdict: str = "approve", comment: str = "", page: dict[str, str] | None = None
+) -> Decision:
+    """The form is sent, from a page drawn now or, with `page`, earlier."""
+    return decide(approval.pk, user=user, verdict=verdict, comment=comment, **page or shown(approval))
+
+
+def press(
+    approval: Approval, user: Any, verdict: str = "approve", comment: str = "", page: dict[str, str] | None = None
+) -> Decision:
+    """The form is sent, from a page drawn now or, with `page`, earlier."""
+    return decide(approval.pk, user=user, verdict=verdict, comment=comment, **page or shown(approval))
 
 
 def one_stretch() -> None:
@@ -188,4 +249,46 @@ def tamper(database: Any, statement: str, *values: Any) -> None:
     """What a superuser can do after switching off every trigger and foreign key."""
     with psycopg.connect(database.url, autocommit=True) as other:
         other.execute("SET session_replication_role = replica")
-        assert other.execute(statement, values).rowcount > 0, "nothing was tampered with"
+        assert other.execute(statement, values).rowcount != 0, "nothing was tampered with"
+
+
+def change(database: Any, statement: str, *values: Any) -> None:
+    """An ordinary statement of somebody with a console."""
+    with psycopg.connect(database.url, autocommit=True) as other:
+        assert other.execute(statement, values).rowcount == 1
+
+
+def four_entries(stage: Stage) -> list[LedgerEntry]:
+    """Runs called so: approved and paid, rejected, expired, and again approved and paid. Their ledger entries."""
+    stage.asks_then_pays(expires_in=timedelta(hours=1))
+    answer(stage.asked("approved"), stage.people.adjuster)
+    answer(stage.asked("rejected"), stage.people.adjuster, "reject", "the payee is unknown")
+    stage.asked("expired")
+    move_clock(timedelta(hours=2))
+    assert close_overdue_waits() == 1
+    move_clock(timedelta())
+    answer(stage.asked("again"), stage.people.second_adjuster)
+    drain()
+    assert ledger.verify().problems == []
+    return list(LedgerEntry.objects.order_by("sequence"))
+
+
+def change(database: Any, statement: str, *values: Any) -> None:
+    """An ordinary statement of somebody with a console."""
+    with psycopg.connect(database.url, autocommit=True) as other:
+        assert other.execute(statement, values).rowcount == 1
+
+
+def four_entries(stage: Stage) -> list[LedgerEntry]:
+    """Runs called so: approved and paid, rejected, expired, and again approved and paid. Their ledger entries."""
+    stage.asks_then_pays(expires_in=timedelta(hours=1))
+    answer(stage.asked("approved"), stage.people.adjuster)
+    answer(stage.asked("rejected"), stage.people.adjuster, "reject", "the payee is unknown")
+    stage.asked("expired")
+    move_clock(timedelta(hours=2))
+    assert close_overdue_waits() == 1
+    move_clock(timedelta())
+    answer(stage.asked("again"), stage.people.second_adjuster)
+    drain()
+    assert ledger.verify().problems == []
+    return list(LedgerEntry.objects.order_by("sequence"))
