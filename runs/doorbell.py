@@ -19,7 +19,7 @@ import uuid
 from typing import Any
 
 import psycopg
-from django.db import connection, connections
+from django.db import InterfaceError, OperationalError, connection, connections
 from django.utils import timezone
 from django_q.brokers.orm import ORM
 from django_q.cluster import Cluster
@@ -75,12 +75,19 @@ class WakeBroker(ORM):
         return 0
 
     def dequeue(self) -> list[tuple[int, str]] | None:
-        # Listen first, look second, wait third: a bell that rings in between is heard.
-        ears = self._listen()
-        if bells := self._take():
-            return bells
-        self._wait(ears)
-        return self._take() or None
+        try:
+            # Listen first, look second, wait third: a bell that rings in between is heard.
+            ears = self._listen()
+            if bells := self._take():
+                return bells
+            self._wait(ears)
+            return self._take() or None
+        except (OperationalError, InterfaceError) as error:
+            # Letting it out would cost ten seconds: django-q2's pusher sleeps that long and is forked anew.
+            logger.error("The doorbell cannot reach the database: %s", type(error).__name__)
+            connections[Conf.ORM].close()
+            time.sleep(FALLBACK)
+            return None
 
     def _take(self) -> list[tuple[int, str]]:
         with connections[Conf.ORM].cursor() as cursor:
@@ -133,7 +140,7 @@ class WakeBroker(ORM):
             for _ in ears.notifies(timeout=FALLBACK, stop_after=1):
                 pass
         except psycopg.Error:
-            # Letting it out would cost django-q2's pusher ten seconds: drop the connection, go on polling.
+            # The connection is gone, nothing else: poll until there is another.
             self._ears = (os.getpid(), None)
             with contextlib.suppress(psycopg.Error):
                 ears.close()

@@ -78,7 +78,7 @@ class RunnerProcess:
     def workers(self) -> list[psutil.Process]:
         """The two workers: the sentinel's first children. The monitor and the pusher come behind them."""
         try:
-            children = sorted(self.sentinel().children(), key=lambda process: process.pid)
+            children = sorted(filter(_lives, self.sentinel().children()), key=lambda process: process.pid)
         except (psutil.NoSuchProcess, IndexError):
             return []
         self.family()

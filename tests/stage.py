@@ -122,24 +122,6 @@ class Stage:
             move_clock(self._moved)
             drain()
 
-    def calls_then_goes_on(self, pay: Tool) -> None:
-        """Two steps: settle (calls a tool that needs no approval) and after."""
-
-        @self.flow.step
-        def settle(ctx):
-            return {"payment": ctx.call(pay, amount_minor=184_000)}
-
-        @self.flow.step
-        def after(ctx):
-            return {"went on": True}
-
-    def later(self, by: timedelta = timedelta(seconds=5), times: int = 1) -> None:
-        """Move the clock on from where `later` left it, longer than any back-off here, and work what is due."""
-        for _ in range(times):
-            self._moved += by
-            move_clock(self._moved)
-            drain()
-
     def begin(self, key: str = "run-1", **input: Any) -> Run:
         """Start a run and work it until it parks or ends."""
         run = engine.start(self.flow, key=key, input=input, team=self.people.team, by=self.people.requester)
@@ -162,13 +144,6 @@ def question(run: Run) -> Approval:
 def shown(approval: Approval) -> dict[str, str]:
     """What the page of this approval would send back now."""
     return {"payload_digest": approval.payload_digest, "facts_digest": current(approval).digest}
-
-
-def press(
-    approval: Approval, user: Any, verdict: str = "approve", comment: str = "", page: dict[str, str] | None = None
-) -> Decision:
-    """The form is sent, from a page drawn now or, with `page`, earlier."""
-    return decide(approval.pk, user=user, verdict=verdict, comment=comment, **page or shown(approval))
 
 
 def press(
@@ -250,27 +225,6 @@ def tamper(database: Any, statement: str, *values: Any) -> None:
     with psycopg.connect(database.url, autocommit=True) as other:
         other.execute("SET session_replication_role = replica")
         assert other.execute(statement, values).rowcount != 0, "nothing was tampered with"
-
-
-def change(database: Any, statement: str, *values: Any) -> None:
-    """An ordinary statement of somebody with a console."""
-    with psycopg.connect(database.url, autocommit=True) as other:
-        assert other.execute(statement, values).rowcount == 1
-
-
-def four_entries(stage: Stage) -> list[LedgerEntry]:
-    """Runs called so: approved and paid, rejected, expired, and again approved and paid. Their ledger entries."""
-    stage.asks_then_pays(expires_in=timedelta(hours=1))
-    answer(stage.asked("approved"), stage.people.adjuster)
-    answer(stage.asked("rejected"), stage.people.adjuster, "reject", "the payee is unknown")
-    stage.asked("expired")
-    move_clock(timedelta(hours=2))
-    assert close_overdue_waits() == 1
-    move_clock(timedelta())
-    answer(stage.asked("again"), stage.people.second_adjuster)
-    drain()
-    assert ledger.verify().problems == []
-    return list(LedgerEntry.objects.order_by("sequence"))
 
 
 def change(database: Any, statement: str, *values: Any) -> None:

@@ -289,7 +289,7 @@ def forge_status(database, approval, more=""):
     )
     change(
         database,
-        "UPDATE runs_run SET status = 'ready', wait_kind = '', wait_name = '', wait_since = NULL, due_at = NULL WHERE id = %s",
+        "UPDATE runs_run SET status = 'ready', wait_kind = '', wait_name = '', due_at = NULL WHERE id = %s",
         approval.run_id,
     )
 

@@ -1,4 +1,4 @@
-"""The effect protocol: intent before sending, one key, the same bytes again, and outcomes as they are, also late ones."""
+"""The effect protocol: intent before sending, one key, the same bytes again, outcomes as they are and late ones too."""
 
 import threading
 from datetime import timedelta
@@ -21,7 +21,7 @@ def stage(people):
 
 @pytest.fixture
 def pays(stage):
-    """A run of a step that pays 1,840.00 by a tool that needs no approval, and one after it; takes the tool's options."""
+    """Begins a run of a step that pays by a tool that needs no approval, and one after it; takes the tool's options."""
 
     def begin(**options):
         stage.calls_then_goes_on(stage.tool(**options))

@@ -72,7 +72,7 @@ def test_an_outsider_verifies_it_with_the_published_rules_alone(chain, database)
 
 def test_a_record_says_what_was_decided_by_whom_on_which_bytes_and_which_facts(chain, stage):
     said = json.loads(chain[1].record)
-    approval = run_of("rejected")
+    approval = Approval.objects.get(run__key="rejected")
     expected = {
         "run": "rejected",
         "approval": approval.pk,

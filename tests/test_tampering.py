@@ -26,6 +26,10 @@ def chain(stage):
     return four_entries(stage)
 
 
+def of_run(name):
+    return Approval.objects.get(run__key=name)
+
+
 def problems():
     verdict = ledger.verify()
     assert verdict.ok is (not verdict.problems)
@@ -175,7 +179,7 @@ def test_signed_facts_of_several_approvers_are_compared_too(stage, database):
 
 def test_a_decision_that_leans_on_the_entry_of_another_act_is_found(chain, database):
     """No trigger off: an ordinary INSERT, beside an expiry's entry that no decision uses yet."""
-    lean_on(database, run_of("expired"), sequence=3, user=chain[0].decision.user_id)
+    lean_on(database, of_run("expired"), sequence=3, user=chain[0].decision.user_id)
     change(database, "UPDATE approvals_approval SET status = 'approved' WHERE status = 'expired'")
     assert "Entry 3" in problems()
 
@@ -189,11 +193,6 @@ def lean_on(database, approval, *, sequence, user):
         user,
         sequence,
     )
-
-
-def change(database, statement, *values):
-    with psycopg.connect(database.url, autocommit=True) as other:
-        assert other.execute(statement, values).rowcount == 1
 
 
 def test_a_chain_signed_anew_with_another_key_under_the_old_name_is_found(chain, database):
@@ -216,13 +215,13 @@ def test_the_last_decision_cut_off_with_its_row_and_the_head_moved_back_is_found
 
 
 def test_an_end_cut_off_with_everything_that_speaks_of_it_shows_only_against_a_head_noted_before(chain, database):
-    """What a chain alone cannot show, and what auditors note the head for: entries and head hash are not those of then."""
+    """What a chain alone cannot show, and what auditors note the head for."""
     noted = ledger.verify()
     cut_off_last(database)
     tamper(
         database,
         "UPDATE approvals_approval SET status = 'withdrawn', spent_at = NULL WHERE id = %s",
-        run_of("again").pk,
+        of_run("again").pk,
     )
     now = ledger.verify()
     assert now.ok
