@@ -1,6 +1,7 @@
 """The engine's first client as a Django app. Its wait kind is registered when the gate is imported."""
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 
 class ApprovalsConfig(AppConfig):
@@ -9,3 +10,9 @@ class ApprovalsConfig(AppConfig):
 
     def ready(self) -> None:
         from . import gate  # noqa: F401  (registers the wait kind "approval" with the engine)
+        from .signing import BadSigningKey, configured_signing_key
+
+        try:
+            configured_signing_key()
+        except BadSigningKey as problem:
+            raise ImproperlyConfigured(str(problem)) from None

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from stage import Stage, change, four_entries, tamper
 
 from approvals import ledger
-from approvals.models import LedgerEntry
+from approvals.models import Approval, LedgerEntry
 from approvals.testing import answer
 
 DOMAIN = b"durable-runs/ledger-entry/v1\n"

@@ -1,0 +1,509 @@
+"""The pages as a browser without a script meets them, and as htmx does: who sees what, and what each status says."""
+
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from stage import Stage, fresh, tamper
+
+from approvals.models import Approval, Decision
+from approvals.testing import answer
+from runs import engine
+from runs.testing import drain, move_clock
+
+HTMX = {"HX-Request": "true", "HX-Current-URL": "http://testserver/inbox/?scope=team"}
+
+
+@pytest.fixture
+def stage(people):
+    with Stage(people) as stage:
+        yield stage
+
+
+@pytest.fixture
+def approval(stage):
+    stage.asks_then_pays()
+    return stage.asked("claim-0042")
+
+
+def browser(person, **options):
+    client = Client(**options)
+    client.force_login(person)
+    return client
+
+
+def form(approval, verdict="approve", **changes):
+    """What the page's form sends, read from the page itself."""
+    page = browser(changes.pop("reader")).get(f"/approvals/{approval.pk}/").content.decode()
+    digests = {name: re.search(rf'name="{name}" value="(\w+)"', page)[1] for name in ("payload_digest", "facts_digest")}
+    return {"verdict": verdict, "comment": "", "read": "on"} | digests | changes
+
+
+def text(response):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", response.content.decode()))
+
+
+def decide(approval, person, headers=None, **words):
+    sent = form(approval, reader=person, **words)
+    return browser(person).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
+
+
+class Inline(HTMLParser):
+    """Collects whatever a strict content policy would refuse."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        names = dict(attributes)
+        if tag == "style" or (tag == "script" and "src" not in names):
+            self.found.append(tag)
+        self.found += [name for name in names if name == "style" or re.match(r"on[a-z]|hx-on", name)]
+
+
+def pages_of(approval, entry_id=None):
+    run = f"/runs/{approval.run.key}/"
+    return [
+        "/inbox/",
+        "/inbox/?scope=team&sort=amount",
+        "/inbox/?scope=overdue&q=nothing",
+        f"/approvals/{approval.pk}/",
+        "/runs/",
+        "/runs/?status=stuck",
+        run,
+        *([f"/receipts/{entry_id}/"] if entry_id else []),
+    ]
+
+
+# Who sees what
+
+
+def test_whoever_has_not_signed_in_is_sent_to_sign_in_and_back(approval):
+    for address in pages_of(approval):
+        response = Client().get(address)
+        assert response.status_code == 302
+        assert response["Location"].startswith("/sign-in/?next=/")
+
+
+def test_a_fragment_after_the_session_has_ended_sends_the_whole_page_to_sign_in(database):
+    response = Client().get("/inbox/rows/", headers=HTMX)
+    assert response["HX-Redirect"] == "/sign-in/?next=/inbox/%3Fscope%3Dteam"
+    assert response.content == b""
+
+
+def test_a_stranger_gets_404_for_everything_of_another_team(approval, people):
+    decision = answer(approval, people.adjuster)
+    drain()
+    of_approval = ("", "state/?seen=x", "payload.json")
+    hidden = [f"/approvals/{approval.pk}/{part}" for part in of_approval]
+    hidden += [f"/receipts/{decision.entry_id}/", f"/receipts/{decision.entry_id}/record.json"]
+    hidden += [f"/runs/{approval.run.key}/{part}" for part in ("", "header/", "steps/", "cancel/")]
+    for address in hidden:
+        assert browser(people.stranger).get(address).status_code == 404, address
+        assert browser(people.adjuster).get(address).status_code in (200, 204, 403), address
+    assert "claim-0042" not in text(browser(people.stranger).get("/inbox/?scope=team"))
+    assert "claim-0042" not in text(browser(people.stranger).get("/runs/"))
+
+
+def test_a_stranger_who_sends_the_form_gets_404_and_decides_nothing(approval, people):
+    sent = form(approval, reader=people.adjuster)
+    assert browser(people.stranger).post(f"/approvals/{approval.pk}/decide/", sent).status_code == 404
+    assert Decision.objects.count() == 0
+
+
+@pytest.mark.parametrize("role", ["ops", "requester", "superuser"])
+def test_whoever_may_not_decide_sees_the_rule_instead_of_the_form(approval, people, role):
+    page = browser(getattr(people, role)).get(f"/approvals/{approval.pk}/")
+    assert page.status_code == 200
+    assert "Decision locked" in text(page)
+    assert f"/approvals/{approval.pk}/decide/" not in page.content.decode()
+
+
+def test_the_audit_pages_refuse_those_who_are_not_staff_instead_of_sending_them_round(people):
+    response = browser(people.adjuster).get("/admin/", follow=True)
+    assert response.status_code == 403
+    assert len(response.redirect_chain) == 1
+
+
+def test_the_health_check_needs_no_sign_in(database):
+    assert Client().get("/healthz").status_code == 200
+
+
+# One view, two answers; nothing inline
+
+
+def test_every_page_obeys_its_content_policy(approval, people):
+    decision = answer(approval, people.adjuster)
+    drain()
+    addresses = [*pages_of(approval, decision.entry_id), "/admin/", "/admin/runs/run/", "/runs/nothing/"]
+    for address in addresses:
+        response = browser(people.superuser).get(address)
+        assert "default-src 'none'" in response["Content-Security-Policy"]
+        assert Inline(response.content.decode()).found == [], address
+
+
+@pytest.mark.parametrize(
+    ("page", "fragment"),
+    [("/inbox/", "/inbox/rows/"), ("/runs/", "/runs/rows/"), ("/runs/claim-0042/", "/runs/claim-0042/steps/")],
+)
+def test_a_page_includes_the_very_fragment_that_htmx_gets(approval, people, page, fragment):
+    client = browser(people.adjuster)
+    whole, part = client.get(page), client.get(fragment, headers=HTMX)
+    block = part.content.decode().split("<nav")[0].strip()
+    steady = re.compile(r'value="\d+"|<text.*?</text>|<rect.*?/>|<svg x.*?</svg>|<line.*?/>|[\d.]+ m?s\b|\d+ min')
+    assert "<html" not in block
+    assert steady.sub("", block) in steady.sub("", whole.content.decode())
+    assert "HX-Request" in part["Vary"]
+    assert part["Cache-Control"] == "no-store"
+
+
+def test_a_run_that_has_ended_is_looked_at_no_more(approval, people):
+    client = browser(people.ops)
+    assert "every 30s" in client.get("/runs/claim-0042/header/", headers=HTMX).content.decode()
+    answer(approval, people.adjuster)
+    drain()
+    for part in ("header", "steps"):
+        assert "hx-trigger" not in client.get(f"/runs/claim-0042/{part}/", headers=HTMX).content.decode()
+
+
+def test_lists_and_run_pages_take_as_many_queries_for_many_rows_as_for_one(stage, people):
+    stage.asks_then_pays()
+    stage.asked("first")
+    client = browser(people.adjuster)
+    addresses = ["/inbox/", "/inbox/rows/", "/runs/", "/runs/rows/"]
+
+    def queries(address):
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            assert client.get(address).status_code == 200
+        return len(captured)
+
+    for address in addresses:
+        queries(address)
+    few = [queries(address) for address in addresses]
+    for number in range(8):
+        stage.begin(f"more-{number}")
+    assert [queries(address) for address in addresses] == few
+
+
+# The inbox
+
+
+def copies(approval, count):
+    """More open approvals of the same run, for a list to page through."""
+    for number in range(1, count + 1):
+        approval.pk, approval.position = None, approval.position + 1
+        approval.amount_minor = None if number % 7 == 0 else 1000 * (number % 5)
+        approval.due_at += timedelta(minutes=number % 3)
+        approval._state.adding = True
+        approval.save()
+        approval.groups.set(approval.run.team.user_set.get(username="ada").groups.all())
+
+
+@pytest.mark.parametrize("sort", ["time", "amount"])
+def test_paging_shows_every_approval_once_and_in_order(approval, people, sort):
+    copies(approval, 119)
+    client, address, seen = browser(people.adjuster), f"/inbox/?scope=team&sort={sort}", []
+    for _ in range(3):
+        page = client.get(address)
+        seen += [row.pk for row in page.context["rows"]]
+        address = f"/inbox/?scope=team&sort={sort}&after={page.context['following']}".replace("+", "%2B")
+    ordered = Approval.objects.order_by("due_at", "pk")
+    if sort == "amount":
+        ordered = sorted(
+            ordered.order_by("pk"), key=lambda row: -1 if row.amount_minor is None else row.amount_minor, reverse=True
+        )
+    assert seen == [row.pk for row in ordered]
+    assert page.context["following"] == ""
+
+
+def test_the_tabs_tell_mine_from_my_teams_and_from_what_is_overdue(approval, people):
+    approval.groups.clear()
+    assert "claim-0042" not in text(browser(people.adjuster).get("/inbox/"))
+    assert "claim-0042" in text(browser(people.adjuster).get("/inbox/?scope=team"))
+    move_clock(timedelta(days=4))
+    page = browser(people.adjuster).get("/inbox/?scope=overdue")
+    assert "Expired" in text(page)
+    assert "1 overdue" in text(page)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=nonsense", "after=,", "after=2026-01-01,1", "q=%00", "sort=x&scope=y", "after=1,99999999999999999999"],
+)
+def test_an_address_that_makes_no_sense_shows_the_first_page(approval, people, query):
+    assert "claim-0042" in text(browser(people.adjuster).get(f"/inbox/?{query}"))
+
+
+def test_the_countdown_runs_on_the_databases_clock(approval, people):
+    move_clock(timedelta(days=3) - timedelta(minutes=30))
+    page = browser(people.adjuster).get("/inbox/").content.decode()
+    assert 'data-state="urgent"' in page
+    assert re.search(r"(29|30) min \d\d s left", page)
+
+
+# The approval page
+
+
+def test_the_page_shows_the_exact_bytes_their_number_and_their_digest(approval, people):
+    page = browser(people.adjuster).get(f"/approvals/{approval.pk}/")
+    assert f"{len(approval.payload.encode())} bytes in all" in text(page)
+    assert approval.payload_digest in text(page)
+    assert "$1,840.00" in text(page)
+    for argument in ("Payee p-1", "Claim 0042", "Currency USD", "Tool test.pay"):
+        assert argument in text(page)
+    download = browser(people.adjuster).get(f"/approvals/{approval.pk}/payload.json")
+    assert download.content == approval.payload.encode()
+
+
+def test_characters_that_cannot_be_seen_are_spelled_out_and_the_bytes_stay_as_they_are(stage, people):
+    stage.asks_then_pays()
+    approval = stage.asked("claim-0043", payee="Acme \u202egnp.exe\u202c\u200b <b>")
+    page = browser(people.adjuster).get(f"/approvals/{approval.pk}/").content.decode()
+    shown = re.sub(r'data-raw="[^"]*"', "", page)
+    assert "\u202e" not in shown
+    assert "\u200b" not in shown
+    assert "\u2039U+202E\u203a" in shown
+    assert "U+202E RIGHT-TO-LEFT OVERRIDE" in shown
+    assert "<b>" not in re.search(r"<pre.*?</pre>", shown, re.DOTALL)[0]
+    download = browser(people.adjuster).get(f"/approvals/{approval.pk}/payload.json").content.decode()
+    assert "\u202egnp.exe\u202c\u200b <b>" in download
+
+
+def test_facts_are_shown_then_and_now_with_what_changed(approval, people, stage):
+    stage.facts["claim"] = "closed"
+    stage.facts["hold"] = True
+    page = text(browser(people.adjuster).get(f"/approvals/{approval.pk}/"))
+    assert "Claim open closed ~ Changed" in page
+    assert "Hold not there yes + Added" in page
+    assert "3 read, 2 differ from when it was asked" in page
+
+
+def test_facts_read_again_renew_what_the_form_sends_only_when_they_changed(approval, people, stage):
+    client, address = browser(people.adjuster), f"/approvals/{approval.pk}/facts/?seen={approval.facts_digest}"
+    assert "shown-approve" not in client.get(address, headers=HTMX).content.decode()
+    stage.facts["claim"] = "closed"
+    assert "shown-approve" in client.get(address, headers=HTMX).content.decode()
+
+
+def test_the_watcher_is_silent_while_nothing_changed_and_locks_the_panel_when_somebody_decided(approval, people):
+    client, address = browser(people.adjuster), f"/approvals/{approval.pk}/state/?seen={approval.payload_digest}"
+    assert client.get(address, headers=HTMX).status_code == 204
+    answer(approval, people.second_adjuster)
+    told = client.get(address, headers=HTMX)
+    assert "ben approved this while you were reading" in text(told)
+    assert "Decision closed" in text(told)
+    assert "hx-trigger" not in told.content.decode()
+
+
+# Deciding
+
+
+def test_an_approval_leads_to_its_receipt_with_303_and_the_run_is_ready(approval, people):
+    response = decide(approval, people.adjuster, comment="water line matches")
+    entry = Decision.objects.get().entry_id
+    assert (response.status_code, response["Location"]) == (303, f"/receipts/{entry}/")
+    assert fresh(approval.run).status == "ready"
+    receipt = text(browser(people.adjuster).get(response["Location"]))
+    assert "Valid" in receipt
+    assert "water line matches" in receipt
+
+
+def test_htmx_is_told_to_go_to_the_receipt(approval, people):
+    response = decide(approval, people.adjuster, HTMX)
+    assert response["HX-Redirect"] == f"/receipts/{Decision.objects.get().entry_id}/"
+
+
+def test_sending_the_form_twice_leads_to_the_same_receipt(approval, people):
+    sent, client = form(approval, reader=people.adjuster), browser(people.adjuster)
+    first, second = (client.post(f"/approvals/{approval.pk}/decide/", sent) for _ in range(2))
+    assert (second.status_code, second["Location"]) == (303, first["Location"])
+    assert Decision.objects.count() == 1
+
+
+@pytest.mark.parametrize("headers", [None, HTMX])
+def test_a_rejection_without_a_reason_is_422_and_says_so_where_it_is_missing(approval, people, headers):
+    response = decide(approval, people.adjuster, headers, verdict="reject")
+    page = response.content.decode()
+    assert response.status_code == 422
+    assert "<title>Error:" in page
+    assert 'href="#reject-comment"' in page
+    assert 'id="error-summary" tabindex="-1" autofocus' in page
+    assert Decision.objects.count() == 0
+
+
+def test_what_was_typed_is_kept_when_the_form_is_refused(approval, people):
+    response = decide(approval, people.adjuster, comment="typed <text> kept", read="")
+    assert response.status_code == 422
+    assert "typed &lt;text&gt; kept</textarea>" in response.content.decode()
+    assert "Tick that you have read" in text(response)
+
+
+@pytest.mark.parametrize("headers", [None, HTMX])
+def test_a_second_answer_is_409_and_says_who_was_first_and_when(approval, people, headers):
+    sent = form(approval, reader=people.adjuster, comment="my draft")
+    answer(approval, people.second_adjuster)
+    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
+    assert response.status_code == 409
+    assert re.search(r"ben approved this Approved \d+ \w+ \d{4}, \d\d:\d\d:\d\d UTC", text(response))
+    assert "my draft" in text(response)
+
+
+@pytest.mark.parametrize("headers", [None, HTMX])
+def test_a_late_answer_is_410_though_no_sweep_has_come(approval, people, headers):
+    sent = form(approval, reader=people.adjuster)
+    move_clock(timedelta(days=3, minutes=1))
+    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
+    assert response.status_code == 410
+    assert "This approval expired at" in text(response)
+    assert "Sign and approve" not in text(response)
+
+
+@pytest.mark.parametrize("headers", [None, HTMX])
+def test_changed_facts_are_412_with_the_new_facts_and_a_fresh_form(approval, people, stage, headers):
+    sent = form(approval, reader=people.adjuster, comment="keep me")
+    stage.facts["claim"] = "closed"
+    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
+    page = response.content.decode()
+    assert response.status_code == 412
+    assert "Claim open closed ~ Changed" in text(response)
+    assert "keep me</textarea>" in page
+    assert sent["facts_digest"] not in page
+    assert "checked" not in page.split('id="read"')[1][:60]
+
+
+def test_an_action_that_is_not_the_one_shown_is_412_and_is_shown_anew(approval, people):
+    response = decide(approval, people.adjuster, HTMX, payload_digest="0" * 64)
+    assert response.status_code == 412
+    assert "Sign and approve" not in text(response)
+    assert "Show it as it is now" in text(response)
+
+
+@pytest.mark.parametrize("role", ["ops", "requester", "superuser"])
+def test_whoever_may_not_decide_and_sends_the_form_gets_403_with_the_rule(approval, people, role):
+    sent = form(approval, reader=people.adjuster)
+    response = browser(getattr(people, role)).post(f"/approvals/{approval.pk}/decide/", sent)
+    assert response.status_code == 403
+    assert "You may not decide this" in text(response)
+    assert Decision.objects.count() == 0
+
+
+def test_a_form_from_before_the_sign_in_is_refused_in_the_panels_place(approval, people):
+    client = browser(people.adjuster, enforce_csrf_checks=True)
+    response = client.post(f"/approvals/{approval.pk}/decide/", {"verdict": "approve"}, headers=HTMX)
+    assert response.status_code == 403
+    assert response.content.decode().count('id="decision"') == 1
+    assert "<html" not in response.content.decode()
+
+
+def test_the_signed_record_says_how_long_ago_the_person_signed_in(approval, people):
+    client = Client()
+    client.post("/sign-in/", {"username": "ada", "password": people.password})
+    client.post(f"/approvals/{approval.pk}/decide/", form(approval, reader=people.adjuster))
+    assert re.search(r'"auth_age":\d,"auth_method":"password"', Decision.objects.get().entry.record)
+
+
+def test_a_receipt_says_so_when_its_record_was_altered(approval, people, database):
+    entry = answer(approval, people.adjuster, comment="as signed").entry
+    address = f"/receipts/{entry.pk}/"
+    assert "Not valid" not in text(browser(people.adjuster).get(address))
+    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'as signed', 'as forged')")
+    assert "Not valid" in text(browser(people.adjuster).get(address))
+
+
+def test_a_receipt_stays_readable_when_its_record_is_no_json(approval, people, database):
+    entry = answer(approval, people.adjuster).entry
+    tamper(database, "UPDATE approvals_ledgerentry SET record = '{'")
+    response = browser(people.adjuster).get(f"/receipts/{entry.pk}/")
+    assert response.status_code == 200
+    assert "Not valid" in text(response)
+
+
+# Runs
+
+
+def test_the_list_says_where_each_run_is_and_why(approval, people):
+    page = text(browser(people.ops).get("/runs/?status=waiting"))
+    for words in ("claim-0042", "under-test v1", "Waiting for approval", "1 of 2", "Waits at step 1"):
+        assert words in page
+
+
+def test_the_list_is_searched_by_the_beginning_of_a_key(approval, people):
+    assert "claim-0042" in text(browser(people.ops).get("/runs/?q=claim-00"))
+    assert "No run found" in text(browser(people.ops).get("/runs/?q=0042"))
+
+
+def test_a_run_page_shows_outputs_calls_approvals_and_moves(approval, people):
+    answer(approval, people.adjuster)
+    drain()
+    page = text(browser(people.ops).get("/runs/claim-0042/"))
+    for words in ("claim-0042:step2", "test.pay", "Confirmed", "approved by ada", "receipt 1", "Checkpoint 2"):
+        assert words in page
+
+
+def test_cancelling_takes_the_right_and_a_reason(approval, people):
+    address = "/runs/claim-0042/cancel/"
+    assert "Cancel run" not in text(browser(people.adjuster).get("/runs/claim-0042/"))
+    assert browser(people.adjuster).post(address, {"why": "because"}).status_code == 403
+    refused = browser(people.ops).post(address, {"why": " "})
+    assert (refused.status_code, fresh(approval.run).status) == (422, "waiting")
+    done = browser(people.ops).post(address, {"why": "claim withdrawn"})
+    assert (done.status_code, fresh(approval.run).status) == (303, "cancelled")
+    assert "The run was cancelled while this waited" in text(browser(people.adjuster).get(f"/approvals/{approval.pk}/"))
+
+
+def test_a_run_that_has_ended_cannot_be_cancelled(approval, people):
+    answer(approval, people.adjuster)
+    drain()
+    assert browser(people.ops).post("/runs/claim-0042/cancel/", {"why": "late"}).status_code == 409
+
+
+def test_a_run_whose_workflow_this_code_does_not_know_has_its_page(approval, people, stage):
+    run = engine.find("claim-0042", None)
+    stage.__exit__()
+    assert "Approve" in text(browser(people.ops).get(f"/runs/{run.key}/"))
+    assert run.key in text(browser(people.ops).get("/runs/"))
+
+
+# The admin and the database
+
+
+def test_the_admin_shows_our_rows_and_changes_none(approval, people):
+    client = browser(people.superuser)
+    answer(approval, people.adjuster)
+    drain()
+    models = ["run", "checkpoint", "call", "delivery", "transition", "auditevent"]
+    addresses = [f"/admin/runs/{model}/" for model in models]
+    addresses += [f"/admin/approvals/{model}/" for model in ("approval", "decision", "ledgerentry", "verifyingkey")]
+    for address in addresses:
+        assert client.get(address).status_code == 200, address
+        assert client.get(f"{address}?q=claim").status_code == 200, address
+        assert client.get(f"{address}add/").status_code == 403, address
+    run = f"/admin/runs/run/{approval.run_id}/"
+    assert client.get(f"{run}change/").status_code == 200
+    assert client.post(f"{run}change/", {"status": "ready"}).status_code == 403
+    assert client.post(f"{run}delete/", {"post": "yes"}).status_code == 403
+    assert "django_q" not in client.get("/admin/").content.decode().lower()
+
+
+def test_a_database_that_is_away_is_a_plain_503(people):
+    client, place = browser(people.adjuster), dict(connection.settings_dict)
+    connection.close()
+    connection.settings_dict.update(HOST="127.0.0.1", PORT="1")
+    try:
+        for address in ("/inbox/", "/healthz", "/sign-in/"):
+            response = client.get(address, headers=HTMX)
+            assert response.status_code == 503
+            assert "The database does not answer" in text(response)
+            assert "Traceback" not in text(response)
+            assert response["HX-Reswap"].startswith("none")
+    finally:
+        connection.settings_dict.update(place)
+    assert client.get("/inbox/").status_code == 200
