@@ -113,8 +113,15 @@ class ApprovalWait(Wait):
         )
 
     @classmethod
+    def asking_step(cls, run: Run, key: str) -> str:
+        return Approval.objects.filter(run=run, spent_key=key).values_list("step", flat=True).first() or ""
+
+    @classmethod
     def recheck(cls, run: Run, position: int) -> Goto | Finish | None:
-        approval = _latest(run, position)
+        approval = Approval.objects.filter(run=run, position=position).order_by("-version").first()
+        if approval is None:
+            # A fork inherits no approval: its copied checkpoint says who asked, and it is asked again.
+            return Goto(run.checkpoints.get(position=position).step, {}, "unapproved")
         signed = from_json(approval.signed_facts or approval.facts)
         now = read(approval.facts_source, from_json(approval.payload)["arguments"])
         changed = [difference.name for difference in compare(signed, now.values) if difference.change != "same"]

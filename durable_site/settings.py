@@ -127,6 +127,9 @@ TEMPLATES = [
 ]
 
 
+DATABASE_POOLER = flag("DATABASE_POOLER")
+
+
 def database() -> Any:
     """DATABASE_URL, or the embedded server. No pool, ever: forked workers would share its sockets."""
     url = os.environ.get("DATABASE_URL")
@@ -139,8 +142,13 @@ def database() -> Any:
         raise ImproperlyConfigured(
             "DATABASE_URL must name a PostgreSQL database (postgresql://…); nothing else has the locks we need."
         )
-    # Prepared statements for the fixed SQL of the hot path; 0 turns them off behind a transaction pooler.
-    parsed.setdefault("OPTIONS", {})["prepare_threshold"] = 1 if flag("DATABASE_PREPARE", True) else None
+    # Prepared statements for the fixed SQL of the hot path. A pooler that pools by transaction keeps neither those nor
+    # server-side cursors nor LISTEN.
+    parsed.setdefault("OPTIONS", {})["prepare_threshold"] = None if DATABASE_POOLER else 1
+    parsed["DISABLE_SERVER_SIDE_CURSORS"] = DATABASE_POOLER
+    if not str(parsed["HOST"]).startswith("/"):
+        # A connection that hangs in the network is given up by the kernel, not by whoever waits for it.
+        parsed["OPTIONS"] |= {"connect_timeout": 5, "tcp_user_timeout": 20_000, "keepalives_idle": 30}
     return parsed
 
 
@@ -160,6 +168,7 @@ WAIT_FOR_REPAIR = number("WAIT_FOR_REPAIR", 7 * 86400)
 STOP_GRACE = number("STOP_GRACE", 75)
 
 WORKERS = int(number("WORKERS", max(2, os.cpu_count() or 2)))
+WORKER_MEMORY = int(number("WORKER_MEMORY", 2048))  # MB of address space; 0 sets no limit
 
 # Measured values; each has its reason in docs/queue.md.
 Q_CLUSTER = {

@@ -7,11 +7,12 @@ lease, calls, waits, workflows, tools, models, doorbell.
 import logging
 import time
 from contextlib import nullcontext
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from . import waits, workflows
 from .calls import ClosePosition, Context, State
@@ -21,9 +22,10 @@ from .failpoints import reach
 from .lease import Lease
 from .models import Run, database_clock
 from .states import Status, WaitKind
+from .timelimit import TimeIsUp, limited
 from .values import BadValue, as_json, from_json
 from .waits import Answered, Parked, Wait
-from .workflows import Finish, Goto, Step, Workflow
+from .workflows import Caps, Finish, Goto, Step, Workflow
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,17 @@ class Stretch:
         self.lease, self.until, self.at_work = lease, until, True
 
     def work(self) -> None:
+        """Work until the run is given up, one way or the other. Raises only when the database is gone for good."""
         reach(self.lease.run.key, self.lease.position, "claimed")
+        try:
+            try:
+                self._positions()
+            except (OperationalError, InterfaceError) as error:
+                self._give_back(error)
+        except LeaseLost:
+            self.lease.record_loss(f"the write of step {self.lease.position}")
+
+    def _positions(self) -> None:
         try:
             self.workflow = self._workflow()
             self.state = State(self.lease.run.pk, self.lease.run.position, self.workflow.appends)
@@ -60,20 +72,19 @@ class Stretch:
             while self.at_work:
                 self._one_position(self._step())
         except Unfit as unfit:
-            self._leave(
-                Status.WAITING, why=str(unfit), kind=WaitKind.MIGRATION, name=str(unfit), due=settings.WAIT_FOR_REPAIR
-            )
-        except LeaseLost:
-            self.lease.record_loss(f"the write of step {self.lease.position}")
+            self._wait_for_repair(WaitKind.MIGRATION, str(unfit))
 
     def _one_position(self, step: Step) -> None:
         """Execute what position + 1 asks for, and write what came of it."""
-        if self._tried_too_often(step):
+        if self._tried_too_often(step) or self._is_capped():
             return
         try:
             # An atomic step's own rows and its checkpoint commit together.
             with transaction.atomic() if step.atomic else nullcontext():
                 self._write(step, self._execute(step))
+        except TimeIsUp:
+            self._try_again(step, TimeoutError(f"it took longer than its {self._timeout(step):g} s"))
+            return
         except ClosePosition as closed:
             self._commit(step, closed.closing)
         except (PermanentError, Refused, BadValue) as error:
@@ -86,11 +97,12 @@ class Stretch:
 
     def _execute(self, step: Step) -> Any:
         run = self.lease.run
-        if run.asked:
-            # The step has asked already and is not entered again: its wait says what came of it.
-            return waits.kinds[run.asked].resolve(run, self.lease.position)
-        reach(run.key, self.lease.position, "entered")
-        return step(Context(self.lease, self.state, step))
+        with limited(self._timeout(step)):
+            if run.asked:
+                # The step has asked already and is not entered again: its wait says what came of it.
+                return waits.kinds[run.asked].resolve(run, self.lease.position)
+            reach(run.key, self.lease.position, "entered")
+            return step(Context(self.lease, self.state, step))
 
     def _write(self, step: Step, result: Any) -> None:
         if isinstance(result, Wait):
@@ -178,6 +190,7 @@ class Stretch:
             wait.parks_as,
             why=parked.name,
             actor=self.lease.worker,
+            worked=run.worked + (now - self.lease.began),
             attempt=0,
             asked=wait.kind,
             wait_terms=parked.terms,
@@ -197,6 +210,27 @@ class Stretch:
         )
         self._leave(Status.DEAD, why=sentence, reason=sentence)
         return True
+
+    def _is_capped(self) -> bool:
+        """At a cap the run waits for a person, and keeps all that it did."""
+        sentence = reached(self._caps(), self.lease.run, self.lease.began)
+        if sentence:
+            self._wait_for_repair(WaitKind.CAP, sentence)
+        return bool(sentence)
+
+    def _caps(self) -> Caps:
+        raised = self.lease.run.caps or {}
+        times = {name: timedelta(seconds=value) for name, value in raised.items() if name != "steps"}
+        return replace(self.workflow.caps, **(raised | times))
+
+    def _wait_for_repair(self, kind: WaitKind, sentence: str) -> None:
+        self._leave(Status.WAITING, why=sentence, kind=kind, name=sentence, due=settings.WAIT_FOR_REPAIR, counted=False)
+
+    def _give_back(self, error: Exception) -> None:
+        """The connection broke: on a new one, let another stretch go on at once instead of when the lease runs out."""
+        connection.close()
+        logger.error("Run %s: the database connection was lost (%s).", self.lease.run.key, type(error).__name__)
+        self._leave(Status.READY, why=f"the database connection was lost: {type(error).__name__}")
 
     def _bury(self, step: Step, error: Exception) -> None:
         sentence = f"Step {step.name} failed for good: {error}"
@@ -219,11 +253,9 @@ class Stretch:
         delay = max(retry.delay(attempt), getattr(error, "retry_after", None) or 0)
         self._leave(Status.SLEEPING, why=sentence, kind=WaitKind.RETRY, name=sentence[:200], due=delay)
 
-    def _leave(
-        self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None
-    ) -> None:
+    def _leave(self, status: Status, **leaving: Any) -> None:
         self.at_work = False
-        self.lease.leave(status, why=why, reason=reason, kind=kind, name=name[:200], due=due)
+        self.lease.leave(status, **leaving)
 
     def _workflow(self) -> Workflow:
         run = self.lease.run
@@ -244,3 +276,18 @@ class Stretch:
 
     def _timeout(self, step: Step) -> float:
         return step.timeout.total_seconds() if step.timeout else settings.STEP_TIMEOUT
+
+
+def reached(caps: Caps, run: Run, now: datetime) -> str:
+    """Which cap the run has reached, in a sentence; empty when it may go on. Waiting is age, but not work."""
+    if run.position >= caps.steps:
+        return f"It has made its {caps.steps} steps; raise the cap or cancel it"
+    if run.worked >= caps.working_time:
+        return f"Its steps have worked for {_spelled(run.worked)}, and {_spelled(caps.working_time)} is the cap"
+    if now - run.created_at >= caps.age:
+        return f"It is {_spelled(now - run.created_at)} old, and {_spelled(caps.age)} is the cap"
+    return ""
+
+
+def _spelled(time: timedelta) -> str:
+    return str(time - timedelta(microseconds=time.microseconds))

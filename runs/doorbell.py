@@ -9,16 +9,20 @@ import contextlib
 import ctypes
 import json
 import logging
+import math
 import mmap
 import os
 import queue
+import resource
 import select
 import signal
 import time
 import uuid
+from datetime import datetime
 from typing import Any
 
 import psycopg
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, connections
 from django.utils import timezone
 from django_q.brokers.orm import ORM
@@ -27,9 +31,14 @@ from django_q.conf import Conf
 from django_q.queues import Queue
 from django_q.signing import SignedPackage
 
+from . import workflows
+from .identity import host
+
 logger = logging.getLogger(__name__)
 
 CHANNEL = "runs_bell"
+NO_RUN = 0
+"""What a canary rings for: no run has this id."""
 FUNCTION = "runs.tasks.advance_run"
 FALLBACK = 1.0
 """Seconds the broker waits for a notification before it looks at the table anyway; also the most it delays a stop."""
@@ -54,6 +63,60 @@ def ring(run_id: int) -> None:
             _RING_ONE,
             [run_id],
         )
+
+
+class Canary:
+    """A bell that carries no work, for one host's cluster alone: taken, executed and acknowledged, it proves that the
+    whole chain of pusher, worker and monitor lives. Unacknowledged it is the only sign of a cluster that hangs."""
+
+    def __init__(self, host: str) -> None:
+        self.key = f"canary {host}"
+        self.acknowledged_at: datetime | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """A new cluster starts: it gets the whole time for its first one."""
+        self._sent = time.monotonic()
+        self._row: int | None = None
+
+    def silent_for(self, every: float) -> float:
+        """Seconds since the canary that is under way was sent; sends one when it is time. 0 when none is missing."""
+        if self._row is not None and not self._waits():
+            self._row, self.acknowledged_at = None, timezone.now()
+        silent = time.monotonic() - self._sent
+        if self._row is None:
+            if silent < every and self.acknowledged_at is not None:
+                return 0
+            self._send()
+            return 0
+        return silent
+
+    def _waits(self) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT EXISTS (SELECT FROM django_q_ormq WHERE id = %s)", [self._row])
+            return cursor.fetchone()[0]
+
+    def _send(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM django_q_ormq WHERE key = %s", [self.key])
+            cursor.execute(
+                "INSERT INTO django_q_ormq (key, payload, lock) VALUES (%s, %s, clock_timestamp()) RETURNING id",
+                [self.key, json.dumps({"run": NO_RUN})],
+            )
+            self._row = cursor.fetchone()[0]
+            cursor.execute(NOTIFY)
+        self._sent = time.monotonic()
+
+    @staticmethod
+    def queue() -> dict[str, float]:
+        """Bells that nobody has taken, and the age of the oldest in seconds."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(lock)), 0) FROM django_q_ormq"
+                " WHERE key = 'runs' AND lock <= clock_timestamp()"
+            )
+            bells, oldest = cursor.fetchone()
+        return {"bells": bells, "oldest": float(oldest)}
 
 
 class NotABell(ValueError):
@@ -93,9 +156,9 @@ class WakeBroker(ORM):
         with connections[Conf.ORM].cursor() as cursor:
             cursor.execute(
                 "UPDATE django_q_ormq SET lock = clock_timestamp() + make_interval(secs => %s) WHERE id IN ("
-                " SELECT id FROM django_q_ormq WHERE key = %s AND lock <= clock_timestamp()"
+                " SELECT id FROM django_q_ormq WHERE key = ANY(%s) AND lock <= clock_timestamp()"
                 " ORDER BY lock, id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, payload",
-                [Conf.RETRY, self.list_key, Conf.BULK],
+                [Conf.RETRY, [self.list_key, Canary(host()).key], Conf.BULK],
             )
             rows = cursor.fetchall()
         return [(bell_id, package) for bell_id, payload in rows if (package := self._pack(bell_id, payload))]
@@ -120,6 +183,8 @@ class WakeBroker(ORM):
         )
 
     def _listen(self) -> psycopg.Connection | None:
+        if settings.DATABASE_POOLER:
+            return None
         pid, ears = self._ears
         if pid == os.getpid() and ears is not None and not ears.closed:
             return ears
@@ -134,7 +199,7 @@ class WakeBroker(ORM):
 
     def _wait(self, ears: psycopg.Connection | None) -> None:
         if ears is None:
-            time.sleep(FALLBACK)
+            time.sleep(Conf.POLL)
             return
         try:
             for _ in ears.notifies(timeout=FALLBACK, stop_after=1):
@@ -174,15 +239,27 @@ class TiedCluster(Cluster):
         _stop[0] = 1
 
 
+def longest_bell() -> int:
+    """Seconds that one bell may take: the longest step that is registered here, and a margin."""
+    steps = [step.timeout for flow in workflows.registered() for step in flow.steps.values() if step.timeout]
+    longest = max([settings.STEP_TIMEOUT, *(timeout.total_seconds() for timeout in steps)])
+    return math.ceil(longest) + 15
+
+
 def run_cluster(runner: int) -> None:
     """Run a cluster until SIGTERM or SIGINT, or until the process `runner` that started it is gone. Raises RuntimeError
     when its sentinel died: exit code 0 means that a stop was asked for."""
+    # Known only now that all workflows are: the queue's own alarm is the last resort, behind every step's.
+    Conf.TIMEOUT = longest_bell()
+    Conf.RETRY = 2 * Conf.TIMEOUT + 60
     cure_queue()
     _end_with_parent()
     if os.getppid() != runner:
         raise RuntimeError("The runner that started this cluster is gone.")
     os.register_at_fork(after_in_child=_end_with_parent)
+    _limit_memory()
     cluster = TiedCluster()
+    cluster.timeout = Conf.TIMEOUT
     cluster.start()
     while cluster.sentinel.is_alive() and not stopping():
         cluster.sentinel.join(0.1)
@@ -215,6 +292,13 @@ def _get_without_waiting_locked(self: Any, block: bool = True, timeout: float | 
                 self._rlock.release()
         if not block or (deadline is not None and time.monotonic() >= deadline):
             raise queue.Empty
+
+
+def _limit_memory() -> None:
+    # A step that eats memory gets a MemoryError of its own, before the kernel kills a neighbour for it.
+    if settings.WORKER_MEMORY:
+        most = settings.WORKER_MEMORY * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _unpickle(packed: bytes) -> Any:

@@ -54,7 +54,7 @@ def start(
     for a key, an input or a workflow that cannot be, NotAllowed for a person of another team.
     """
     found = workflow if isinstance(workflow, Workflow) else _workflow(workflow)
-    _check_key(key)
+    check_key(key)
     group = team if isinstance(team, Group) else _team(team)
     _check_member(by, group)
     text = _input(input)
@@ -82,10 +82,10 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
     NoSuchRun, NotAllowed, IllegalMove (the run has ended).
     """
     text = _input(body, where="event")
-    _check_words(name, "name of the event", LONGEST_NAME)
+    check_words(name, "name of the event", LONGEST_NAME)
     may_operate(key, by, "deliver an event to")
     with transaction.atomic():
-        run = _locked(key, by)
+        run = locked(key, by)
         if run.is_final:
             raise IllegalMove(key, run.status, f"given the event {name}")
         waiting = Delivery.objects.filter(run=run, name=name, position__isnull=True).first()
@@ -109,10 +109,10 @@ def cancel(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """
     if not why.strip():
         raise BadRequest("Say why the run is cancelled: the reason stays in its history.")
-    _check_words(why, "reason", LONGEST_REASON)
+    check_words(why, "reason")
     may_operate(key, by, "cancel")
     with transaction.atomic():
-        run = _locked(key, by)
+        run = locked(key, by)
         if run.status == Status.CANCELLED:
             return run
         if run.is_final:
@@ -124,7 +124,14 @@ def cancel(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 
 def wake(run: Run, *, why: str, actor: str, user: Any = None) -> None:
-    """Make a parked run, whose row the caller has locked, ready again, and ring for it, in the caller's transaction."""
+    """Make a parked run, whose row the caller has locked, ready again, and ring for it, in the caller's transaction.
+
+    A paused run stays paused: its wait is over, and resuming makes it ready.
+    """
+    if run.status == Status.PAUSED:
+        over = {"wait_kind": "", "wait_name": "", "wait_since": None, "due_at": None}
+        Run.objects.filter(pk=run.pk).update(**over)
+        return
     run.move(Status.READY, why=why, actor=actor or "answer", user=user)
     ring(run.pk)
 
@@ -184,10 +191,12 @@ def _explain_wait(run: Run, step: str) -> str:
 
 
 def _waits_for(run: Run, name: str) -> bool:
-    return run.status == Status.WAITING and run.wait_kind == WaitKind.EVENT and run.wait_name == name
+    parked = run.status in (Status.WAITING, Status.PAUSED)
+    return parked and run.wait_kind == WaitKind.EVENT and run.wait_name == name
 
 
-def _locked(key: str, user: Any) -> Run:
+def locked(key: str, user: Any) -> Run:
+    """The run's row, locked until the transaction ends, if the user may see it. Raises NoSuchRun."""
     find(key, user)
     return Run.objects.select_for_update(no_key=True).get(key=key)
 
@@ -227,7 +236,8 @@ def _check_member(user: Any, team: Group) -> None:
     raise NotAllowed(rule)
 
 
-def _check_words(text: str, what: str, longest: int) -> None:
+def check_words(text: str, what: str, longest: int = LONGEST_REASON) -> None:
+    """Refuse words that are too long or cannot be kept. Raises BadRequest."""
     if len(text) > longest:
         raise BadRequest(f"The {what} has {len(text)} characters; {longest} is the most.")
     try:
@@ -236,7 +246,8 @@ def _check_words(text: str, what: str, longest: int) -> None:
         raise BadRequest(f"The {what} holds characters that cannot be kept (NUL or half a character).") from None
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Refuse what cannot be a run key. Raises BadRequest."""
     try:
         run_key(key)
     except ValidationError as error:

@@ -6,12 +6,8 @@ states, errors, waits and doorbell. The SQL is fixed text below the ORM, so that
 """
 
 import json
-import os
-import socket
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,16 +16,17 @@ from django.db import connection
 
 from .doorbell import NOTIFY, RING
 from .errors import LeaseLost
+from .identity import identity
 from .models import AuditEvent, Run
 from .states import FINAL, Status
 
 _COLUMNS = (
     "id, key, workflow, version, team_id, requested_by_id, input, status, position, next_step, attempt, fence, worker, "
-    "asked, wait_terms, created_at"
+    "asked, wait_terms, caps, worked, created_at"
 )
 
 _NAMES = _COLUMNS.split(", ")
-_JSON = {"input", "wait_terms"}
+_JSON = {"input", "wait_terms", "caps"}
 
 _CLAIM = f"""
 WITH claimed AS (
@@ -55,7 +52,7 @@ UPDATE runs_run SET lease_until = runs_clock() + make_interval(secs => %(lease)s
 _COMMIT = """
 WITH moved AS (
   UPDATE runs_run SET position = %(position)s, next_step = %(next)s, attempt = 1,
-         lease_until = runs_clock() + make_interval(secs => %(lease)s),
+         lease_until = runs_clock() + make_interval(secs => %(lease)s), worked = worked + (runs_clock() - %(started)s),
          asked = '', wait_terms = NULL
    WHERE id = %(run)s AND position = %(position)s - 1 AND fence = %(fence)s AND status = 'running' RETURNING id
 )
@@ -69,7 +66,7 @@ RETURNING committed_at
 _COMMIT_AND_LEAVE = f"""
 WITH moved AS (
   UPDATE runs_run SET position = %(position)s, next_step = %(next)s, attempt = 0, status = %(status)s::text,
-         outcome = %(outcome)s, worker = '', lease_until = NULL,
+         outcome = %(outcome)s, worker = '', lease_until = NULL, worked = worked + (runs_clock() - %(started)s),
          finished_at = CASE WHEN %(final)s THEN runs_clock() END,
          asked = '', wait_terms = NULL
    WHERE id = %(run)s AND position = %(position)s - 1 AND fence = %(fence)s AND status = 'running' RETURNING id
@@ -88,7 +85,8 @@ SELECT runs_clock(), ({NOTIFY} FROM rung) FROM moved
 _LEAVE = f"""
 WITH moved AS (
   UPDATE runs_run SET status = %(status)s::text, reason = %(reason)s, worker = '', lease_until = NULL,
-         attempt = CASE WHEN %(status)s::text = 'ready' THEN attempt - 1 ELSE attempt END,
+         worked = worked + (runs_clock() - %(started)s),
+         attempt = CASE WHEN %(counted)s THEN attempt ELSE attempt - 1 END,
          wait_kind = %(kind)s, wait_name = %(name)s, wait_since = runs_clock(),
          due_at = runs_clock() + make_interval(secs => %(due)s)
    WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' RETURNING id
@@ -151,6 +149,7 @@ class Lease:
         ).fetchone()
         if row is None:
             raise LeaseLost
+        self.run.worked += row[0] - self.began
         self.began = row[0]
         self.run.position, self.run.next_step, self.run.attempt = self.position, next_step, 1
         self.run.asked, self.run.wait_terms = "", None
@@ -172,12 +171,21 @@ class Lease:
             raise LeaseLost
 
     def leave(
-        self, status: Status, *, why: str, reason: str = "", kind: str = "", name: str = "", due: float | None = None
+        self,
+        status: Status,
+        *,
+        why: str,
+        reason: str = "",
+        kind: str = "",
+        name: str = "",
+        due: float | None = None,
+        counted: bool = True,
     ) -> None:
-        """Give the run up without a checkpoint: to retry in `due` seconds, to wait for repair, to the dead letters, or
-        back to the ready ones, uncounted. Raises LeaseLost."""
-        leaving = {"status": status, "reason": reason, "kind": kind, "name": name, "due": due, "why": why}
+        """Give the run up without a checkpoint: to retry in `due` seconds, to wait for repair, to the dead letters or
+        to the next worker. `counted`: the step was begun, so the attempt counts. Raises LeaseLost."""
+        leaving = {"status": status, "reason": reason, "kind": kind, "name": name[:200], "due": due, "why": why}
         where = {"position": self.position, "step": self.run.next_step, "worker": self.worker}
+        where |= {"started": self.began, "counted": counted}
         if self._guarded(_LEAVE, leaving | where).fetchone() is None:
             raise LeaseLost
 
@@ -225,23 +233,3 @@ def execute(statement: str, values: dict[str, Any]) -> psycopg.Cursor:
 def seconds(timeout: float) -> float:
     """How long a lease for a step of that timeout lasts."""
     return timeout + settings.LEASE_SLACK
-
-
-def identity() -> str:
-    """This process as the holder of a lease, host:pid:start; start tells it from a later process of the same pid."""
-    pid = os.getpid()
-    return f"{host()}:{pid}:{started(pid)}"
-
-
-@cache
-def host() -> str:
-    return socket.gethostname()[:40]
-
-
-def started(pid: int) -> str:
-    """When the process began, in clock ticks since boot; empty when no such process lives here."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return "" if state == "Z" else fields[18]

@@ -9,7 +9,7 @@ numbers and member order.
 """
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -127,6 +127,11 @@ class Run(models.Model):
     wait_since = models.DateTimeField(null=True, blank=True)
     due_at = models.DateTimeField(null=True, blank=True)
 
+    caps = JSONText(null=True, blank=True, help_text="Caps that an operator raised for this run alone.")
+    worked = models.DurationField(db_default=timedelta(), help_text="Time its steps were at work; waiting is not work.")
+    forked_from = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="forks", db_index=False
+    )
     rung_at = models.DateTimeField(null=True, blank=True, help_text="When the sweep last rang for it.")
     created_at = models.DateTimeField(db_default=DatabaseNow())
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -143,6 +148,11 @@ class Run(models.Model):
             models.Index(fields=["status"], name="run_at_work", condition=Q(status__in=[Status.READY, Status.RUNNING])),
             models.Index(fields=["team", "status", "-id"], name="run_team_status"),
             models.Index(fields=["status", "-id"], name="run_status"),
+            models.Index(
+                fields=["workflow", "version"],
+                name="run_unfit",
+                condition=Q(status=Status.WAITING, wait_kind=WaitKind.MIGRATION),
+            ),
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
@@ -199,7 +209,8 @@ class Run(models.Model):
 
 def _cleared(to: Status, now: datetime) -> dict[str, Any]:
     cleared: dict[str, Any] = {"worker": "", "lease_until": None}
-    if to not in (Status.SLEEPING, Status.WAITING):
+    # A paused run keeps what it waits for: resuming puts it back there.
+    if to not in (Status.SLEEPING, Status.WAITING, Status.PAUSED):
         cleared |= {"wait_kind": "", "wait_name": "", "wait_since": None, "due_at": None}
     if to in FINAL:
         cleared |= {"asked": "", "wait_terms": None, "finished_at": now}
@@ -357,3 +368,26 @@ class AuditEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.detail}"
+
+
+class BeatQuerySet(models.QuerySet["Beat"]):
+    def silent(self, seconds: float) -> "BeatQuerySet":
+        return self.filter(beat_at__lte=DatabaseNow() - timedelta(seconds=seconds))
+
+
+class Beat(models.Model):
+    """One runner, and when it last said that it lives. A host whose runner fell silent loses its leases early."""
+
+    host = models.CharField(max_length=40, primary_key=True)
+    pid = models.IntegerField()
+    cluster_pid = models.IntegerField(null=True, blank=True)
+    workers = models.PositiveSmallIntegerField()
+    started_at = models.DateTimeField()
+    beat_at = models.DateTimeField()
+    canary_at = models.DateTimeField(null=True, blank=True, help_text="When its cluster last acknowledged a canary.")
+    restarts = models.PositiveIntegerField(default=0, help_text="Clusters that it started again since it began.")
+
+    objects = BeatQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return self.host

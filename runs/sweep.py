@@ -9,18 +9,22 @@ from collections.abc import Callable
 
 from django.db import connection, transaction
 
-from . import waits
+from . import waits, workflows
 from .doorbell import NOTIFY, RING
 from .engine import wake
-from .lease import host, started
+from .identity import host, lives
 from .models import Run, database_clock
-from .states import Status
+from .states import Status, WaitKind
 
 logger = logging.getLogger(__name__)
 
 BATCH = 500
 RING_AFTER = 5
 """Seconds a run may be ready without a worker before the sweep rings for it."""
+SILENT_AFTER = 30
+"""Seconds without a beat of its runner after which a host's leases end."""
+FIT_AFTER = 2
+"""Seconds a run that no worker knew rests before it is tried again: in a mixed deploy another may claim it first."""
 RING_AGAIN = 10
 """Seconds between two rings of the sweep for the same run: no storm of bells."""
 
@@ -51,6 +55,26 @@ WITH found AS (
    LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED
 {_MADE_READY}"""
 
+_RECLAIM_SILENT = f"""
+WITH found AS (
+  SELECT id, status AS was, 'worker ' || worker || ' was lost: its host fell silent' AS why
+    FROM runs_run
+   WHERE status = 'running' AND split_part(worker, ':', 1) IN
+         (SELECT host FROM runs_beat WHERE beat_at <= runs_now() - make_interval(secs => {SILENT_AFTER}))
+   LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED
+{_MADE_READY}"""
+
+_FIT = f"""
+WITH found AS (
+  SELECT id, status AS was, 'a worker that knows it is here' AS why
+    FROM runs_run
+   WHERE status = 'waiting' AND wait_kind = 'migration'
+     AND wait_since <= runs_now() - make_interval(secs => {FIT_AFTER})
+     AND (workflow, version, next_step) IN
+         (SELECT * FROM unnest(%(names)s::text[], %(versions)s::int[], %(steps)s::text[]))
+   ORDER BY id LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED
+{_MADE_READY}"""
+
 _RING_AGAIN = f"""
 WITH found AS (
   SELECT id FROM runs_run
@@ -69,6 +93,7 @@ def sweep() -> dict[str, int]:
     """Look once for everything that is due, and say how many runs each look moved or rang for."""
     return {
         "woken": wake_sleepers(),
+        "fit again": wake_migrated(),
         "reclaimed": reclaim_abandoned(),
         "fell due": close_overdue_waits(),
         "rung again": ring_forgotten(),
@@ -84,7 +109,16 @@ def reclaim_abandoned() -> int:
     """Running, but its worker is gone: a process of this host that no longer lives, or a lease that is past."""
     dead = _dead_workers()
     lost = _count(_RECLAIM, {"loss": "its process ended", "gone": dead}) if dead else 0
-    return lost + _count(_RECLAIM, {"loss": "its lease ran out", "gone": []})
+    return lost + _count(_RECLAIM, {"loss": "its lease ran out", "gone": []}) + _count(_RECLAIM_SILENT)
+
+
+def wake_migrated() -> int:
+    """Runs that waited for code that knows them, and this code does."""
+    known = [(flow.name, flow.version, step) for flow in workflows.registered() for step in flow.steps]
+    if not known or not Run.objects.filter(status=Status.WAITING, wait_kind=WaitKind.MIGRATION).exists():
+        return 0
+    names, versions, steps = (list(column) for column in zip(*known, strict=True))
+    return _count(_FIT, {"names": names, "versions": versions, "steps": steps})
 
 
 def close_overdue_waits() -> int:
@@ -132,12 +166,7 @@ def _dead_workers() -> list[str]:
     workers = Run.objects.filter(status=Status.RUNNING, worker__startswith=f"{host()}:").values_list(
         "worker", flat=True
     )
-    return [worker for worker in set(workers) if not _lives(worker)]
-
-
-def _lives(worker: str) -> bool:
-    _, pid, began = worker.rsplit(":", 2)
-    return started(int(pid)) == began
+    return [worker for worker in set(workers) if not lives(worker)]
 
 
 def _count(statement: str, values: dict | None = None) -> int:

@@ -75,6 +75,11 @@ class Wait:
         """Called with the run locked when a person ends the wait (cancel): close the kind's own rows."""
 
     @classmethod
+    def asking_step(cls, run: Run, key: str) -> str:
+        """The step that asked for the effect under this key; empty when this kind granted it to nobody."""
+        return ""
+
+    @classmethod
     def recheck(cls, run: Run, position: int) -> Goto | Finish | None:
         """Called before an effect that this wait granted, outside any transaction: None, or where to go instead."""
         raise PermanentError(f"A wait for {cls.kind} grants no effects, so step {position} cannot be performed.")

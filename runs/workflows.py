@@ -32,6 +32,18 @@ class Retry:
 
 
 @dataclass(frozen=True)
+class Caps:
+    """What a run may use up before a person is asked: it then waits, and loses nothing of what it did.
+
+    `steps`: positions. `working_time`: time its steps were at work. `age`: time since its start, waits included.
+    """
+
+    steps: int = 1000
+    working_time: timedelta = timedelta(hours=12)
+    age: timedelta = timedelta(days=365)
+
+
+@dataclass(frozen=True)
 class Goto:
     """Go on at another step. `closed_as` says how this position was closed when it did not go through."""
 
@@ -92,11 +104,12 @@ class Workflow:
         version: int = 1,
         appends: list[str] | None = None,
         retry: Retry | None = None,
+        caps: Caps | None = None,
         title: str = "",
     ) -> None:
         self.name, self.version, self.title = name, version, title or name.replace("-", " ").capitalize()
         self.appends = frozenset(appends or ())
-        self.retry = retry or Retry()
+        self.retry, self.caps = retry or Retry(), caps or Caps()
         self.steps: dict[str, Step] = {}
         if (name, version) in _registry:
             raise ImproperlyConfigured(

@@ -1,0 +1,32 @@
+"""Who holds a lease: this process, its host, and whether such a holder still lives. Imports nothing of ours."""
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+
+def identity() -> str:
+    """This process as the holder of a lease, host:pid:start; start tells it from a later process of the same pid."""
+    pid = os.getpid()
+    return f"{host()}:{pid}:{started(pid)}"
+
+
+def lives(worker: str) -> bool:
+    """Does this holder of a lease, a process of this host, still live?"""
+    _, pid, began = worker.rsplit(":", 2)
+    return started(int(pid)) == began
+
+
+@cache
+def host() -> str:
+    return socket.gethostname()[:40]
+
+
+def started(pid: int) -> str:
+    """When the process began, in clock ticks since boot; empty when no such process lives here."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if state == "Z" else fields[18]

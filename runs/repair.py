@@ -1,0 +1,248 @@
+"""The operators' verbs: pause, resume, retry now, raise a cap, redrive, discard, fork.
+
+Each is one transaction with who and why, guarded against all others by the run's lock: one wins, the other is told.
+May import engine, waits, workflows, doorbell, models, states, errors.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection, transaction
+
+from . import waits, workflows
+from .doorbell import ring
+from .engine import check_key, check_words, locked, may_operate
+from .errors import AlreadyStarted, BadRequest, IllegalMove
+from .models import Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
+from .states import FINAL, CallKind, EffectState, Status, WaitKind
+from .values import as_json
+
+SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
+
+_COPY = """
+INSERT INTO runs_checkpoint (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
+SELECT %s, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at
+  FROM runs_checkpoint WHERE run_id = %s AND position < %s
+"""
+
+
+def pause(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """Hold a run where it is. A step that is under way does not get to commit, and is entered again on resume; what it
+    sent is still recorded. Deadlines go on: an answer may be given, and time may run out, while it is paused."""
+    with transaction.atomic():
+        run = _operated(key, by, why, "pause")
+        if run.status == Status.PAUSED:
+            return run
+        run.move(Status.PAUSED, why=why, actor=actor or "pause", user=by, reason=why, attempt=0)
+    return run
+
+
+def resume(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """Let a paused run go on: back to what it waited for, or ready when that was answered meanwhile."""
+    with transaction.atomic():
+        run = _operated(key, by, why, "resume")
+        if run.status != Status.PAUSED:
+            raise IllegalMove(key, run.status, "resumed")
+        back_to = Status.READY if not run.wait_kind else Status.SLEEPING if run.wait_kind in SLEEPS else Status.WAITING
+        _move(run, back_to, why, actor or "resume", by, reason="")
+    return run
+
+
+def retry_now(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """Do not wait for the back-off, the repaired code or the raised cap: try now."""
+    with transaction.atomic():
+        run = _operated(key, by, why, "retry")
+        if run.wait_kind not in (WaitKind.RETRY, WaitKind.MIGRATION, WaitKind.CAP) or run.status == Status.PAUSED:
+            raise IllegalMove(key, _standing(run), "tried again now")
+        _move(run, Status.READY, why, actor or "retry", by, reason="")
+    return run
+
+
+def raise_cap(
+    key: str,
+    *,
+    by: Any = None,
+    why: str,
+    steps: int | None = None,
+    working_time: timedelta | None = None,
+    age: timedelta | None = None,
+    actor: str = "",
+) -> Run:
+    """Give this run alone more steps, working time or age; one that waits at a cap goes on."""
+    given = {
+        "steps": steps,
+        "working_time": working_time.total_seconds() if working_time else None,
+        "age": age.total_seconds() if age else None,
+    }
+    raised = {name: value for name, value in given.items() if value is not None}
+    if not raised or any(value <= 0 for value in raised.values()):
+        raise BadRequest("Say which cap to raise (steps, working time or age), and to what positive value.")
+    with transaction.atomic():
+        run = _operated(key, by, why, "raise a cap of")
+        if run.is_final:
+            raise IllegalMove(key, run.status, "given a higher cap")
+        run.caps = (run.caps or {}) | raised
+        run.save(update_fields=["caps"])
+        if run.status == Status.WAITING and run.wait_kind == WaitKind.CAP:
+            _move(run, Status.READY, why, actor or "raise cap", by, reason="")
+    return run
+
+
+def redrive(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """Try the unfinished position of a dead run again, with the same input and its attempts counted anew.
+
+    Where an effect of that position was refused, the position is closed: the run goes back to the step that asked for
+    it, or to the same step, at a new position and so under a new key.
+    """
+    with transaction.atomic():
+        run = _operated(key, by, why, "redrive")
+        if run.status != Status.DEAD:
+            raise IllegalMove(key, _standing(run), "redriven")
+        _close_refused(run)
+        _move(run, Status.READY, why, actor or "redrive", by, reason="", attempt=0)
+    return run
+
+
+def discard(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
+    """Give a dead run up: it ends as cancelled."""
+    with transaction.atomic():
+        run = _operated(key, by, why, "discard")
+        if run.status != Status.DEAD:
+            raise IllegalMove(key, _standing(run), "discarded")
+        if run.asked:
+            waits.kinds[run.asked].close(run, database_clock())
+        run.move(Status.CANCELLED, why=why, actor=actor or "discard", user=by, reason=why, outcome="discarded")
+    return run
+
+
+def repeated_by_fork(run: Run, position: int) -> list[Call]:
+    """The effects that a fork from this position would make again: those known to have happened, and the unknown."""
+    happened = [EffectState.CONFIRMED, EffectState.UNKNOWN, EffectState.SENT]
+    return list(
+        run.calls.filter(kind=CallKind.EFFECT, position__gte=position, state__in=happened).order_by("position", "pk")
+    )
+
+
+def fork(
+    key: str,
+    new_key: str,
+    *,
+    position: int = 1,
+    input: dict[str, Any] | None = None,
+    repeating: list[str] | None = None,
+    by: Any = None,
+    why: str,
+    actor: str = "",
+) -> Run:
+    """Do a run again from `position`, as a new run: what came before is copied, no approval is inherited.
+
+    Only of a final or dead run. `input` None means the same. `repeating`: the idempotency keys of the effects that will
+    happen again, all of them, said by whoever decides so; an effect whose outcome is unknown blocks the fork.
+    """
+    check_key(new_key)
+    with transaction.atomic():
+        run = _operated(key, by, why, "fork")
+        if run.status not in FINAL and run.status != Status.DEAD:
+            raise IllegalMove(key, _standing(run), "forked; cancel it first")
+        step = _step_at(run, position)
+        _check_repeated(run, position, repeating or [])
+        given = run.input if input is None else input
+        made = _copy(run, new_key, position=position, step=step, input=given, by=by)
+        Transition.objects.create(
+            run=made,
+            at=database_clock(),
+            to_status=Status.READY,
+            position=position,
+            step=step,
+            why=f"forked from {key} at step {position}: {why}",
+            actor=actor or "fork",
+            user=by,
+        )
+        ring(made.pk)
+    return made
+
+
+def _operated(key: str, by: Any, why: str, verb: str) -> Run:
+    """The run, locked, for somebody who may repair it and says why."""
+    if not why.strip():
+        raise BadRequest(f"Say why you {verb} the run: the reason stays in its history.")
+    check_words(why, "reason")
+    may_operate(key, by, verb)
+    return locked(key, by)
+
+
+def _move(run: Run, to: Status, why: str, actor: str, by: Any, **columns: Any) -> None:
+    run.move(to, why=why, actor=actor, user=by, **columns)
+    if to == Status.READY:
+        ring(run.pk)
+
+
+def _standing(run: Run) -> str:
+    return f"{run.status} ({run.wait_kind})" if run.wait_kind else run.status
+
+
+def _close_refused(run: Run) -> None:
+    position = run.position + 1
+    refused = run.calls.filter(kind=CallKind.EFFECT, position=position, state=EffectState.REFUSED).first()
+    if refused is None:
+        return
+    now = database_clock()
+    Checkpoint.objects.create(
+        run=run,
+        position=position,
+        step=run.next_step,
+        output={},
+        closed_as="refused",
+        attempt=run.attempt,
+        started_at=refused.prepared_at,
+        committed_at=now,
+    )
+    asking = [step for kind in waits.kinds.values() if (step := kind.asking_step(run, refused.key))]
+    run.position, run.next_step = position, asking[0] if asking else run.next_step
+    run.save(update_fields=["position", "next_step"])
+
+
+def _step_at(run: Run, position: int) -> str:
+    if not 1 <= position <= run.position + 1:
+        raise BadRequest(f"Run {run.key} has been at steps 1 to {run.position + 1}; it cannot be forked at {position}.")
+    checkpoint = run.checkpoints.filter(position=position).first()
+    return checkpoint.step if checkpoint else run.next_step
+
+
+def _check_repeated(run: Run, position: int, repeating: list[str]) -> None:
+    again = repeated_by_fork(run, position)
+    if unknown := [call.key for call in again if call.state != EffectState.CONFIRMED]:
+        raise BadRequest(
+            f"It is not known whether {', '.join(unknown)} happened; settle that before forking {run.key}."
+        )
+    if missing := sorted({call.key for call in again} - set(repeating)):
+        raise BadRequest(
+            f"A fork from step {position} makes these effects again: {', '.join(missing)}. Name each to do so."
+        )
+
+
+def _copy(run: Run, new_key: str, *, position: int, step: str, input: dict[str, Any], by: Any) -> Run:
+    if Run.objects.filter(key=new_key).exists():
+        raise AlreadyStarted(new_key, "history")
+    if not isinstance(input, dict):
+        raise BadRequest("The input must be a JSON object.")
+    as_json(input, where="input")
+    newest = workflows.get(run.workflow, run.version)
+    if newest is not None and step not in newest.steps:
+        raise BadRequest(f"Workflow {run.workflow} version {run.version} has no step {step} in this code.")
+    made = Run.objects.create(
+        key=new_key,
+        workflow=run.workflow,
+        version=run.version,
+        team_id=run.team_id,
+        requested_by=by or run.requested_by,
+        input=input,
+        tags=run.tags,
+        position=position - 1,
+        next_step=step,
+        forked_from=run,
+        created_at=DatabaseNow(),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_COPY, [made.pk, run.pk, position])
+    return made

@@ -1,0 +1,39 @@
+"""A step's time limit: an alarm that ends it wherever it is. Imports nothing of ours."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class TimeIsUp(BaseException):
+    """The step took longer than it may. Not an Exception: an author's `except Exception` must not swallow it."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TimeIsUp in the block once `seconds` are over. Without effect outside the main thread, which gets no
+    signals; the queue's own alarm, if one is set, goes on behind ours."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def expire(*_: object) -> None:
+        if armed:
+            raise TimeIsUp
+
+    before, began = signal.signal(signal.SIGALRM, expire), time.monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            # Disarmed first: an alarm that comes from here on must not cut the restoring short.
+            armed = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
