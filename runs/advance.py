@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
 from . import waits, workflows
 from .calls import ClosePosition, Context, State
@@ -74,8 +74,6 @@ class Stretch:
             # An atomic step's own rows and its checkpoint commit together.
             with transaction.atomic() if step.atomic else nullcontext():
                 self._write(step, self._execute(step))
-        except ClosePosition as closed:
-            self._commit(step, closed.closing)
         except (PermanentError, Refused, BadValue) as error:
             self._bury(step, error)
             return
@@ -90,7 +88,10 @@ class Stretch:
             # The step has asked already and is not entered again: its wait says what came of it.
             return waits.kinds[run.asked].resolve(run, self.lease.position)
         reach(run.key, self.lease.position, "entered")
-        return step(Context(self.lease, self.state, step))
+        try:
+            return step(Context(self.lease, self.state, step))
+        except ClosePosition as closed:
+            return closed.closing
 
     def _write(self, step: Step, result: Any) -> None:
         if isinstance(result, Wait):
@@ -104,6 +105,9 @@ class Stretch:
         closed_as = getattr(result, "closed_as", "")
         kind = kind or self.lease.run.asked
         reach(self.lease.run.key, self.lease.position, "returned")
+        if step.atomic:
+            # What the database checks at commit is checked here: after it the lease believes that the step is done.
+            connection.check_constraints()
         if where == Status.RUNNING and not is_over(self.until):
             self.lease.commit(
                 text,
