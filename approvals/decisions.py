@@ -157,6 +157,10 @@ def _decide(seen: Approval, answer: Answer, facts: Facts) -> Decision:
         return before
     _check_rights(signer, approval)
     _check_open(approval)
+    if before is not None:
+        raise AlreadyDecided(
+            f"You answered this already, at {_when(before.decided_at)}. Your answer changed nothing.", before
+        )
     # The clock is read after the locks: whoever waited for them may have waited past the deadline.
     now = database_clock()
     if now >= approval.due_at:
@@ -248,7 +252,7 @@ def _record_refusal(approval: Approval | None, answer: Answer, refusal: Decision
         kind=AuditEvent.Kind.DECISION_REFUSED,
         run_id=approval.run_id if approval else None,
         position=approval.position if approval else None,
-        detail=f"{answer.verdict[:20]!a}: {refusal.status} {refusal}",
+        detail=f"{str(answer.verdict)[:20]!a}: {refusal.status} {refusal}",
         actor=answer.actor,
         user=answer.user,
     )

@@ -125,7 +125,14 @@ class ApprovalWait(Wait):
         signed = from_json(approval.signed_facts or approval.facts)
         now = read(approval.facts_source, from_json(approval.payload)["arguments"])
         changed = [difference.name for difference in compare(signed, now.values) if difference.change != "same"]
-        return _again(approval, "changed", {"changed_facts": changed}) if changed else None
+        # Of several approvers each signed what she was shown.
+        unlike = any(said["facts_digest"] != now.digest for said in _approvals_signed(approval))
+        return _again(approval, "changed", {"changed_facts": changed}) if changed or unlike else None
+
+    @classmethod
+    def granted(cls, run: Run, position: int, key: str) -> str | None:
+        spent = Approval.objects.filter(run=run, position=position, spent_key=key)
+        return spent.values_list("payload_digest", flat=True).first()
 
     @classmethod
     def authorise(cls, run: Run, position: int, key: str, now: datetime) -> Grant | Goto | Finish:
@@ -192,8 +199,15 @@ def _refuse_unless_given(approval: Approval) -> None:
             raise NotApproved(approval.tool, "the tool requires an approval for this, and nobody was asked.")
     elif approval.status != ApprovalStatus.APPROVED:
         raise NotApproved(approval.tool, f"approval {approval.pk} is {approval.status}.")
-    elif approval.decisions.filter(verdict=Decision.Verdict.APPROVE).count() < approval.required:
+    elif len(_approvals_signed(approval)) < approval.required:
         raise NotApproved(approval.tool, f"approval {approval.pk} has fewer signatures than it requires.")
+
+
+def _approvals_signed(approval: Approval) -> list[dict[str, Any]]:
+    """The records of those who approved, as far as signature, hash and rows agree."""
+    given = approval.decisions.filter(verdict=Decision.Verdict.APPROVE).select_related("entry").order_by("entry_id")
+    entries = [decision.entry for decision in given]
+    return [from_json(entry.record) for entry in entries if entry.kind == "decision" and ledger.check_entry(entry)]
 
 
 def _latest(run: Run, position: int, *, lock: bool = False) -> Approval:

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from runs.models import DatabaseNow, JSONText, Run
 
@@ -48,7 +48,8 @@ class ApprovalQuerySet(models.QuerySet["Approval"]):
 
     def asked_of(self, user: Any) -> "ApprovalQuerySet":
         """Those that one of the user's groups was asked to decide."""
-        return self.filter(groups__in=user.groups.all()).distinct()
+        asked = Approval.groups.through.objects.filter(group__in=user.groups.all())
+        return self.filter(pk__in=asked.values("approval_id"))
 
 
 class Approval(models.Model):
@@ -92,6 +93,12 @@ class Approval(models.Model):
         permissions = [("decide_approval", "Can decide approvals of own teams")]
         indexes = [
             models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
+            models.Index(
+                F("amount_minor").desc(nulls_last=True),
+                F("id"),
+                name="approval_amount",
+                condition=Q(status=ApprovalStatus.OPEN),
+            ),
             models.Index(
                 fields=["team", "due_at", "id"], name="approval_team_due", condition=Q(status=ApprovalStatus.OPEN)
             ),

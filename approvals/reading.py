@@ -40,7 +40,8 @@ def payload_lines(payload: str) -> list[Line]:
     """The proposed action in words: its arguments first, then whatever else the bytes say."""
     action = json.loads(payload)
     arguments = action.pop("arguments", {})
-    return list(_lines(arguments, "")) + list(_lines(action, ""))
+    lines = list(_lines(arguments, "" if arguments else "Arguments"))
+    return lines + (list(_lines(action, "")) if action else [])
 
 
 def comparisons(then: str, now: str) -> list[Comparison]:

@@ -8,19 +8,18 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET, require_safe
 from django_htmx.http import HttpResponseClientRedirect
 
 from runs import history
 from runs.fragments import answer, count, wants_fragment
-from runs.models import DatabaseNow, Run, database_clock
+from runs.models import Run, database_clock
 
 from . import decisions, facts, inbox, ledger, reading
 from .decisions import DecisionRefused
@@ -90,15 +89,18 @@ def _inbox_context(request: HttpRequest) -> dict[str, Any]:
 # Approval
 
 
+Kind = Literal["open", "signed", "forbidden", "decided", "expired", "withdrawn", "not-required"]
+
+
 @dataclass(frozen=True)
 class Standing:
     """Whether this person can decide this approval now, and if not, why. `rule` is set when a rule forbids it."""
 
-    kind: Literal["open", "signed", "forbidden", "decided", "expired", "withdrawn", "not-required"]
+    kind: Kind
     rule: str = ""
 
-    STATUS = {"forbidden": 403, "decided": 409, "withdrawn": 409, "expired": 410}
-    KINDS = {
+    STATUS: ClassVar[dict[Kind, int]] = {"forbidden": 403, "decided": 409, "withdrawn": 409, "expired": 410}
+    KINDS: ClassVar[dict[ApprovalStatus, Kind]] = {
         ApprovalStatus.APPROVED: "decided",
         ApprovalStatus.REJECTED: "decided",
         ApprovalStatus.EXPIRED: "expired",
@@ -123,9 +125,8 @@ def _standing(user: Any, approval: Approval, now: datetime) -> Standing:
 
 
 def _approval(request: HttpRequest, pk: int) -> Approval:
-    """The approval with `now`, the database's clock. Strangers get 404, as for one that does not exist."""
-    found = Approval.objects.visible_to(request.user).filter(pk=pk).annotate(now=DatabaseNow())
-    found = found.select_related("run__team", "team", "requested_by")
+    """Strangers get 404, as for an approval that does not exist."""
+    found = Approval.objects.visible_to(request.user).filter(pk=pk).select_related("run__team", "team", "requested_by")
     signatures = Prefetch("decisions", Decision.objects.select_related("user").order_by("decided_at", "pk"))
     approval = found.prefetch_related("groups", signatures).first()
     if approval is None:
@@ -142,7 +143,7 @@ def approval_page(request: HttpRequest, pk: int) -> HttpResponse:
 def approval_state(request: HttpRequest, pk: int) -> HttpResponse:
     """The watcher of an open page: 204 while nothing changed, else the notice and a locked panel."""
     approval = _approval(request, pk)
-    standing = _standing(request.user, approval, approval.now)
+    standing = _standing(request.user, approval, database_clock())
     changed = request.GET.get("seen") != approval.payload_digest
     if not standing.is_closed and not changed:
         return HttpResponse(status=204)
@@ -160,8 +161,7 @@ def approval_facts(request: HttpRequest, pk: int) -> HttpResponse:
     approval = _approval(request, pk)
     context = _facts_context(request, approval)
     context["renew"] = context["standing"].kind == "open" and request.GET.get("seen") != context["facts"].digest
-    context |= {"approval": approval, "is_fragment": True}
-    return render(request, "approvals/partials/facts.html", context)
+    return answer(request, "approvals/approval.html", "approvals/partials/facts.html", context)
 
 
 def decide(request: HttpRequest, pk: int) -> HttpResponse:
@@ -172,7 +172,7 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         return _refused(request, pk, form)
     try:
-        decision = decisions.decide(approval.pk, user=request.user, **_signed(form), **_authentication(request))
+        decision = decisions.decide(approval.pk, user=request.user, **_answer(request, form))
     except decisions.Stranger as refusal:
         raise Http404(str(refusal)) from None
     except decisions.Invalid as refusal:
@@ -190,15 +190,13 @@ def _see_other(address: str) -> HttpResponse:
     return response
 
 
-def _signed(form: DecisionForm) -> dict[str, str]:
-    return {name: form.cleaned_data[name] for name in ("verdict", "comment", "payload_digest", "facts_digest")}
-
-
-def _authentication(request: HttpRequest) -> dict[str, Any]:
-    """How the person proved who they are, and how many seconds ago; the sign-in page leaves the time in the session."""
+def _answer(request: HttpRequest, form: DecisionForm) -> dict[str, Any]:
+    """What the person says and was shown, how they proved who they are, and how many seconds ago that was: the sign-in
+    page leaves the time in the session."""
+    said = {name: form.cleaned_data[name] for name in ("verdict", "comment", "payload_digest", "facts_digest")}
     signed_in_at = request.session.get("signed_in_at")
     age = None if signed_in_at is None else max(0, int(datetime.now(UTC).timestamp()) - signed_in_at)
-    return {"auth_method": "password", "auth_age": age, "actor": "web"}
+    return said | {"auth_method": "password", "auth_age": age, "actor": "web"}
 
 
 def _refused(request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | None = None) -> HttpResponse:
@@ -212,12 +210,12 @@ def _refused(request: HttpRequest, pk: int, form: DecisionForm, refusal: Decisio
 
 def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     before, behind = inbox.neighbours(request.user, approval)
-    return _facts_context(request, approval) | {
-        "approval": approval,
+    context = _facts_context(request, approval)
+    return context | {
         "meaning": decisions.MEANING,
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(approval.statement, approval.payload),
-        "history": history.of(approval.run, approval.now, with_calls=False),
+        "history": history.of(approval.run, context["now"], with_calls=False),
         "before": before,
         "behind": behind,
         "form": DecisionForm(),
@@ -226,18 +224,20 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
 
 def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     """Facts at asking beside those of now, or, once it is closed, beside those that were signed."""
-    standing = _standing(request.user, approval, approval.now)
+    now = database_clock()
+    standing = _standing(request.user, approval, now)
     if standing.is_closed:
         read, later = None, approval.signed_facts or approval.facts
     else:
         read = facts.current(approval)
         later = read.text
     return {
+        "approval": approval,
+        "now": now,
         "standing": standing,
         "facts": read,
         "comparisons": [] if read and read.problem else reading.comparisons(approval.facts, later),
         "facts_hidden": reading.hidden_characters(approval.facts, later),
-        "read_at": database_clock(),
     }
 
 
@@ -253,15 +253,16 @@ def payload(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
-    """What was signed, told from the signed record itself, and whether it still holds."""
+    """What was signed, told from the signed record itself; and nothing is told from a record that does not hold."""
     entry = _entry(request, sequence)
-    approval, signed = entry.decision.approval, _read(entry.record)
+    approval, valid = entry.decision.approval, ledger.check_entry(entry)
+    signed = json.loads(entry.record) if valid else {}
     context = {
         "entry": entry,
         "approval": approval,
         "record": signed,
-        "signed_at": parse_datetime(signed.get("signed_at", "")),
-        "valid": ledger.check_entry(entry),
+        "signed_at": datetime.fromisoformat(signed["signed_at"]) if valid else None,
+        "valid": valid,
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(entry.record, approval.payload),
         "following": inbox.in_scope(request.user, "mine").order_by("due_at", "pk").only("pk").first(),
@@ -282,14 +283,6 @@ def _entry(request: HttpRequest, sequence: int) -> LedgerEntry:
         raise Http404("There is no such receipt.")
     decision.entry.decision = decision
     return decision.entry
-
-
-def _read(text: str) -> dict[str, Any]:
-    """The record's members; none when somebody made it unreadable, which the check on the page then says."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
 
 
 def _download(text: str, name: str) -> HttpResponse:

@@ -43,7 +43,7 @@ import psycopg
 PROJECT = Path(__file__).resolve().parent.parent
 DATABASE = "durable_runs"
 ROOTS_HOMES = Path("/var/lib/durable-runs")
-SHORT_FOLDER = Path("/tmp")
+SHORT_FOLDER = Path("/tmp")  # noqa: S108 (what is made in it is private, and checked before each use)
 SOCKET_PATH_BYTES = 107  # the kernel's limit for the path of a Unix socket
 SOCKET_NAME, PORT = ".s.PGSQL.5432", "5432"  # the port is only a part of that name
 SETTINGS = {"listen_addresses": "", "max_connections": "200", "shared_buffers": "128MB"}

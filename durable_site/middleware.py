@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import resolve_url
 from django.template.loader import render_to_string
 from django_htmx.http import HttpResponseClientRedirect
+from django_htmx.middleware import HtmxDetails
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +69,21 @@ class DatabaseAway:
 
 def _away(error: Exception) -> HttpResponse:
     logger.error("The database did not answer: %s", type(error).__name__)
-    response = HttpResponse(render_to_string("503.html"), status=503)
-    response.headers |= {"Retry-After": "5", "Cache-Control": "no-store", "HX-Reswap": "none ignoreTitle:true"}
-    return response
+    headers = {"Retry-After": "5", "Cache-Control": "no-store", "HX-Reswap": "none ignoreTitle:true"}
+    return HttpResponse(render_to_string("503.html"), status=503, headers=headers)
+
+
+class StaySignedIn:
+    """Each act of the person keeps the session alive; a page that polls by itself does not."""
+
+    def __init__(self, get_response: Answer) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        polled = request.method == "GET" and "HX-Request" in request.headers
+        if not polled and not request.session.is_empty():
+            request.session.modified = True
+        return self.get_response(request)
 
 
 class SignInAgain:
@@ -83,8 +96,9 @@ class SignInAgain:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         sign_in = resolve_url(settings.LOGIN_URL)
-        if not request.htmx or response.status_code != 302 or response["Location"].partition("?")[0] != sign_in:
+        htmx = HtmxDetails(request)
+        if not htmx or response.status_code != 302 or response["Location"].partition("?")[0] != sign_in:
             return response
         query = QueryDict(mutable=True)
-        query["next"] = request.htmx.current_url_abs_path or "/"
+        query["next"] = htmx.current_url_abs_path or "/"
         return HttpResponseClientRedirect(f"{sign_in}?{query.urlencode(safe='/')}")

@@ -94,6 +94,7 @@ MIDDLEWARE = [
     "durable_site.middleware.ContentSecurityPolicy",
     "durable_site.middleware.DatabaseAway",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "durable_site.middleware.StaySignedIn",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -225,7 +226,6 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = DEBUG
 
 SESSION_COOKIE_AGE = 30 * 60
-SESSION_SAVE_EVERY_REQUEST = True
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = flag("HTTPS", not DEBUG)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if flag("BEHIND_PROXY") else None

@@ -85,8 +85,6 @@ class Stretch:
         except TimeIsUp:
             self._try_again(step, TimeoutError(f"it took longer than its {self._timeout(step):g} s"))
             return
-        except ClosePosition as closed:
-            self._commit(step, closed.closing)
         except (PermanentError, Refused, BadValue) as error:
             self._bury(step, error)
             return
@@ -102,7 +100,10 @@ class Stretch:
                 # The step has asked already and is not entered again: its wait says what came of it.
                 return waits.kinds[run.asked].resolve(run, self.lease.position)
             reach(run.key, self.lease.position, "entered")
-            return step(Context(self.lease, self.state, step))
+            try:
+                return step(Context(self.lease, self.state, step))
+            except ClosePosition as closed:
+                return closed.closing
 
     def _write(self, step: Step, result: Any) -> None:
         if isinstance(result, Wait):
@@ -116,6 +117,9 @@ class Stretch:
         closed_as = getattr(result, "closed_as", "")
         kind = kind or self.lease.run.asked
         reach(self.lease.run.key, self.lease.position, "returned")
+        if step.atomic:
+            # What the database checks at commit is checked here: after it the lease believes that the step is done.
+            connection.check_constraints()
         if where == Status.RUNNING and not is_over(self.until):
             self.lease.commit(
                 text,

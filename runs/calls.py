@@ -52,6 +52,7 @@ UPDATE runs_call SET state = 'sent', sends = sends + 1, sent_at = coalesce(sent_
  WHERE id = %(call)s AND EXISTS (
        SELECT FROM runs_run
         WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' AND lease_until > runs_clock())
+RETURNING sends
 """
 
 
@@ -102,13 +103,18 @@ class Context:
         """Make the effect that `asking_step` was granted: re-reads the facts, spends the approval, sends the approved
         bytes. When facts have changed or the approval is too old, this position is closed and the run goes where the
         asking step said."""
-        asked = (
-            Checkpoint.objects.filter(run=self._lease.run, step=asking_step.name, closed_as="")
-            .order_by("-position")
-            .first()
-        )
+        if self._step.atomic:
+            raise PermanentError(
+                f"Step {self._step.name} is atomic, so it may perform nothing: no call is made in a transaction."
+            )
+        asked = Checkpoint.objects.filter(run=self._lease.run, step=asking_step.name).order_by("-position").first()
         if asked is None or asked.wait_kind not in waits.kinds:
             raise PermanentError(f"Step {asking_step.name} has asked for nothing yet, so there is nothing to perform.")
+        if asked.closed_as:
+            # An earlier approval of the same step is not inherited.
+            raise PermanentError(
+                f"Step {asking_step.name} last ended as {asked.closed_as}, so there is nothing to perform."
+            )
         kind = waits.kinds[asked.wait_kind]
         call = Call.objects.filter(key=self._effect_key("")).first()
         if call is None:
@@ -116,6 +122,8 @@ class Context:
             if (instead := kind.recheck(self._lease.run, asked.position)) is not None:
                 raise ClosePosition(instead)
             call = self._intend_granted(kind, asked.position)
+        elif call.digest != (granted := kind.granted(self._lease.run, asked.position, call.key)):
+            self._alarm(call, granted or "nothing")
         return self._settle(call)
 
     def _read(self, tool: Tool, arguments: dict[str, Any], request: str) -> dict[str, Any]:
@@ -242,10 +250,14 @@ class Context:
         return None if found is None else self._confirm(tool, call, found)
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
-        was_sent = call.sent_at is not None
+        if digest(call.request) != call.digest:
+            self._alarm(call, digest(call.request))
+        was_sent = call.state in (EffectState.SENT, EffectState.UNKNOWN)
         held = {"call": call.pk, "run": self._lease.run.pk, "fence": self._lease.fence}
-        if execute(_MARK_SENT, held).rowcount == 0:
+        marked = execute(_MARK_SENT, held).fetchone()
+        if marked is None:
             raise LeaseLost
+        call.sends = marked[0]
         reach(self.run_key, self.position, f"{tool.name}-sending")
         try:
             answer = tool.function(idempotency_key=call.key, **json.loads(call.request)["arguments"])
@@ -292,9 +304,13 @@ class Context:
 
     def _record(self, call: Call, state: EffectState, **columns: Any) -> None:
         """Write the outcome, guarded by the effect's own row, also after a lost lease. What is known stays."""
-        Call.objects.filter(pk=call.pk, state__in=[EffectState.PREPARED, EffectState.SENT, EffectState.UNKNOWN]).update(
-            state=state, settled_at=DatabaseClock(), **columns
+        unsettled = Call.objects.filter(
+            pk=call.pk, state__in=[EffectState.PREPARED, EffectState.SENT, EffectState.UNKNOWN]
         )
+        if state in (EffectState.PREPARED, EffectState.REFUSED):
+            # "Nothing happened" speaks for this send only: another worker's resend may be under way.
+            unsettled = unsettled.filter(sends=call.sends)
+        unsettled.update(state=state, settled_at=DatabaseClock(), **columns)
         call.state = state
 
 

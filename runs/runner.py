@@ -143,7 +143,7 @@ class Runner:
         Beat.objects.filter(host=host(), pid=os.getpid()).delete()
 
     def _watch_canary(self) -> None:
-        """A cluster that takes bells but acknowledges none is hung, and looks alive from outside: only this shows it."""
+        """A cluster that takes bells but acknowledges none is hung, and looks alive from outside; only this shows it."""
         silent_for = self.canary.silent_for(CANARY_EVERY)
         if silent_for > (longest_bell() + 10 if self._all_busy() else CANARY_EVERY):
             self._replace_cluster(f"acknowledged nothing for {silent_for:.0f} s: it hangs")

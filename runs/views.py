@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -18,7 +17,7 @@ from django.views.decorators.http import require_safe
 from . import engine, history, timeline, workflows
 from .errors import BadRequest, IllegalMove, NoSuchRun, NotAllowed
 from .fragments import answer, count, first_rows
-from .models import DatabaseNow, Run, database_clock
+from .models import DatabaseNow, Run, RunQuerySet, database_clock
 from .states import Status
 
 POLL_AT_WORK, POLL_PARKED = 5, 30
@@ -112,7 +111,7 @@ def _list_context(request: HttpRequest) -> dict[str, Any]:
     return {"choice": choice, "rows": list(_rows(runs)), "following": following, "tabs": tabs}
 
 
-def _in_tab(runs: QuerySet[Run], tab: Tab) -> QuerySet[Run]:
+def _in_tab(runs: RunQuerySet, tab: Tab) -> RunQuerySet:
     if tab.name == "stuck":
         return runs.stuck()
     return runs.filter(status__in=tab.statuses) if tab.statuses else runs

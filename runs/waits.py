@@ -85,6 +85,11 @@ class Wait:
         raise PermanentError(f"A wait for {cls.kind} grants no effects, so step {position} cannot be performed.")
 
     @classmethod
+    def granted(cls, run: Run, position: int, key: str) -> str | None:
+        """The digest of the request that was granted at `position` and spent under `key`; None if none was."""
+        return None
+
+    @classmethod
     def authorise(cls, run: Run, position: int, key: str, now: datetime) -> Grant | Goto | Finish:
         """Called with the run locked, in the transaction that writes an effect's intent: spend the grant as `key`."""
         raise PermanentError(f"A wait for {cls.kind} grants no effects, so step {position} cannot be performed.")

@@ -12,10 +12,10 @@ OURS = ("runs", "approvals", "durable_site")
 
 FLOORS = {
     "runs": [
-        {"runs.states", "runs.errors", "runs.values", "runs.failpoints"},
+        {"runs.states", "runs.errors", "runs.values", "runs.failpoints", "runs.identity", "runs.timelimit"},
         {"runs.models"},
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
-        {"runs.lease", "runs.calls", "runs.engine", "runs.advance", "runs.sweep"},
+        {"runs.lease", "runs.calls", "runs.engine", "runs.repair", "runs.advance", "runs.sweep", "runs.runner", "runs.checks"},
         {"runs.testing", "runs.tasks", "runs.history", "runs.timeline", "runs.waterfall", "runs.fragments"},
         {"runs.views", "runs.admin", "runs.urls", "runs.apps", "runs.templatetags", "runs.management"},
     ],

@@ -598,7 +598,7 @@ def test_without_digests_and_terminal_it_shows_what_would_be_signed_and_signs_no
     said = manage("approvals", "decide", waiting.pk, "approve", "--as", "ada")
     assert said.code == 2
     assert "--yes" in said.err
-    for part in (waiting.statement, waiting.payload, waiting.payload_digest, "exactly these bytes are executed"):
+    for part in (waiting.statement, waiting.payload, waiting.payload_digest, "exactly these bytes be sent"):
         assert part in said.out
     assert not Decision.objects.exists()
 

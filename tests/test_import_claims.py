@@ -194,9 +194,12 @@ def test_two_imports_at_once_start_each_run_once(database: Any, people: Any, san
 
 
 def test_whoever_imports_is_who_asks(people: Any, sandbox: SandboxProcess) -> None:
-    import_json(TWO_CLAIMS, "--as", people.requester.username, "--team", "other-claims")
+    report = import_json(TWO_CLAIMS, "--as", people.requester.username, "--team", "other-claims")
+    assert "Only members of the team other-claims may start its runs" in report["refused"][0]["reason"]
+    assert not Run.objects.exists()
+    import_json(TWO_CLAIMS, "--as", people.stranger.username, "--team", "other-claims")
     run = Run.objects.get(key="claim-0043")
-    assert (run.requested_by, run.team.name) == (people.requester, "other-claims")
+    assert (run.requested_by, run.team.name) == (people.stranger, "other-claims")
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,20 @@
-"""The pages as a browser without a script meets them, and as htmx does: who sees what, and what each status says."""
+"""The pages: who sees what, that each is whole without a script and inline of nothing, and what each one says."""
 
 import re
 from datetime import timedelta
-from html.parser import HTMLParser
 
 import pytest
+from browsing import HTMX, Inline, browser, form, text
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from stage import Stage, fresh, tamper
+from stage import Stage, fresh, holding
 
 from approvals.models import Approval, Decision
 from approvals.testing import answer
 from runs import engine
 from runs.testing import drain, move_clock
-
-HTMX = {"HX-Request": "true", "HX-Current-URL": "http://testserver/inbox/?scope=team"}
 
 
 @pytest.fixture
@@ -28,43 +27,6 @@ def stage(people):
 def approval(stage):
     stage.asks_then_pays()
     return stage.asked("claim-0042")
-
-
-def browser(person, **options):
-    client = Client(**options)
-    client.force_login(person)
-    return client
-
-
-def form(approval, verdict="approve", **changes):
-    """What the page's form sends, read from the page itself."""
-    page = browser(changes.pop("reader")).get(f"/approvals/{approval.pk}/").content.decode()
-    digests = {name: re.search(rf'name="{name}" value="(\w+)"', page)[1] for name in ("payload_digest", "facts_digest")}
-    return {"verdict": verdict, "comment": "", "read": "on"} | digests | changes
-
-
-def text(response):
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", response.content.decode()))
-
-
-def decide(approval, person, headers=None, **words):
-    sent = form(approval, reader=person, **words)
-    return browser(person).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
-
-
-class Inline(HTMLParser):
-    """Collects whatever a strict content policy would refuse."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.found = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        names = dict(attributes)
-        if tag == "style" or (tag == "script" and "src" not in names):
-            self.found.append(tag)
-        self.found += [name for name in names if name == "style" or re.match(r"on[a-z]|hx-on", name)]
 
 
 def pages_of(approval, entry_id=None):
@@ -217,9 +179,7 @@ def test_paging_shows_every_approval_once_and_in_order(approval, people, sort):
         address = f"/inbox/?scope=team&sort={sort}&after={page.context['following']}".replace("+", "%2B")
     ordered = Approval.objects.order_by("due_at", "pk")
     if sort == "amount":
-        ordered = sorted(
-            ordered.order_by("pk"), key=lambda row: -1 if row.amount_minor is None else row.amount_minor, reverse=True
-        )
+        ordered = ordered.order_by(F("amount_minor").desc(nulls_last=True), "pk")
     assert seen == [row.pk for row in ordered]
     assert page.context["following"] == ""
 
@@ -234,10 +194,17 @@ def test_the_tabs_tell_mine_from_my_teams_and_from_what_is_overdue(approval, peo
     assert "1 overdue" in text(page)
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["after=nonsense", "after=,", "after=2026-01-01,1", "q=%00", "sort=x&scope=y", "after=1,99999999999999999999"],
+NONSENSE = (
+    "after=nonsense",
+    "after=,",
+    "after=2026-01-01,1",
+    "q=%00",
+    "sort=x&scope=y",
+    "after=1,99999999999999999999",
 )
+
+
+@pytest.mark.parametrize("query", NONSENSE)
 def test_an_address_that_makes_no_sense_shows_the_first_page(approval, people, query):
     assert "claim-0042" in text(browser(people.adjuster).get(f"/inbox/?{query}"))
 
@@ -301,129 +268,6 @@ def test_the_watcher_is_silent_while_nothing_changed_and_locks_the_panel_when_so
     assert "ben approved this while you were reading" in text(told)
     assert "Decision closed" in text(told)
     assert "hx-trigger" not in told.content.decode()
-
-
-# Deciding
-
-
-def test_an_approval_leads_to_its_receipt_with_303_and_the_run_is_ready(approval, people):
-    response = decide(approval, people.adjuster, comment="water line matches")
-    entry = Decision.objects.get().entry_id
-    assert (response.status_code, response["Location"]) == (303, f"/receipts/{entry}/")
-    assert fresh(approval.run).status == "ready"
-    receipt = text(browser(people.adjuster).get(response["Location"]))
-    assert "Valid" in receipt
-    assert "water line matches" in receipt
-
-
-def test_htmx_is_told_to_go_to_the_receipt(approval, people):
-    response = decide(approval, people.adjuster, HTMX)
-    assert response["HX-Redirect"] == f"/receipts/{Decision.objects.get().entry_id}/"
-
-
-def test_sending_the_form_twice_leads_to_the_same_receipt(approval, people):
-    sent, client = form(approval, reader=people.adjuster), browser(people.adjuster)
-    first, second = (client.post(f"/approvals/{approval.pk}/decide/", sent) for _ in range(2))
-    assert (second.status_code, second["Location"]) == (303, first["Location"])
-    assert Decision.objects.count() == 1
-
-
-@pytest.mark.parametrize("headers", [None, HTMX])
-def test_a_rejection_without_a_reason_is_422_and_says_so_where_it_is_missing(approval, people, headers):
-    response = decide(approval, people.adjuster, headers, verdict="reject")
-    page = response.content.decode()
-    assert response.status_code == 422
-    assert "<title>Error:" in page
-    assert 'href="#reject-comment"' in page
-    assert 'id="error-summary" tabindex="-1" autofocus' in page
-    assert Decision.objects.count() == 0
-
-
-def test_what_was_typed_is_kept_when_the_form_is_refused(approval, people):
-    response = decide(approval, people.adjuster, comment="typed <text> kept", read="")
-    assert response.status_code == 422
-    assert "typed &lt;text&gt; kept</textarea>" in response.content.decode()
-    assert "Tick that you have read" in text(response)
-
-
-@pytest.mark.parametrize("headers", [None, HTMX])
-def test_a_second_answer_is_409_and_says_who_was_first_and_when(approval, people, headers):
-    sent = form(approval, reader=people.adjuster, comment="my draft")
-    answer(approval, people.second_adjuster)
-    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
-    assert response.status_code == 409
-    assert re.search(r"ben approved this Approved \d+ \w+ \d{4}, \d\d:\d\d:\d\d UTC", text(response))
-    assert "my draft" in text(response)
-
-
-@pytest.mark.parametrize("headers", [None, HTMX])
-def test_a_late_answer_is_410_though_no_sweep_has_come(approval, people, headers):
-    sent = form(approval, reader=people.adjuster)
-    move_clock(timedelta(days=3, minutes=1))
-    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
-    assert response.status_code == 410
-    assert "This approval expired at" in text(response)
-    assert "Sign and approve" not in text(response)
-
-
-@pytest.mark.parametrize("headers", [None, HTMX])
-def test_changed_facts_are_412_with_the_new_facts_and_a_fresh_form(approval, people, stage, headers):
-    sent = form(approval, reader=people.adjuster, comment="keep me")
-    stage.facts["claim"] = "closed"
-    response = browser(people.adjuster).post(f"/approvals/{approval.pk}/decide/", sent, headers=headers)
-    page = response.content.decode()
-    assert response.status_code == 412
-    assert "Claim open closed ~ Changed" in text(response)
-    assert "keep me</textarea>" in page
-    assert sent["facts_digest"] not in page
-    assert "checked" not in page.split('id="read"')[1][:60]
-
-
-def test_an_action_that_is_not_the_one_shown_is_412_and_is_shown_anew(approval, people):
-    response = decide(approval, people.adjuster, HTMX, payload_digest="0" * 64)
-    assert response.status_code == 412
-    assert "Sign and approve" not in text(response)
-    assert "Show it as it is now" in text(response)
-
-
-@pytest.mark.parametrize("role", ["ops", "requester", "superuser"])
-def test_whoever_may_not_decide_and_sends_the_form_gets_403_with_the_rule(approval, people, role):
-    sent = form(approval, reader=people.adjuster)
-    response = browser(getattr(people, role)).post(f"/approvals/{approval.pk}/decide/", sent)
-    assert response.status_code == 403
-    assert "You may not decide this" in text(response)
-    assert Decision.objects.count() == 0
-
-
-def test_a_form_from_before_the_sign_in_is_refused_in_the_panels_place(approval, people):
-    client = browser(people.adjuster, enforce_csrf_checks=True)
-    response = client.post(f"/approvals/{approval.pk}/decide/", {"verdict": "approve"}, headers=HTMX)
-    assert response.status_code == 403
-    assert response.content.decode().count('id="decision"') == 1
-    assert "<html" not in response.content.decode()
-
-
-def test_the_signed_record_says_how_long_ago_the_person_signed_in(approval, people):
-    client = Client()
-    client.post("/sign-in/", {"username": "ada", "password": people.password})
-    client.post(f"/approvals/{approval.pk}/decide/", form(approval, reader=people.adjuster))
-    assert re.search(r'"auth_age":\d,"auth_method":"password"', Decision.objects.get().entry.record)
-
-
-def test_a_receipt_says_so_when_its_record_was_altered(approval, people, database):
-    entry = answer(approval, people.adjuster, comment="as signed").entry
-    address = f"/receipts/{entry.pk}/"
-    assert "Not valid" not in text(browser(people.adjuster).get(address))
-    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'as signed', 'as forged')")
-    assert "Not valid" in text(browser(people.adjuster).get(address))
-
-
-def test_a_receipt_stays_readable_when_its_record_is_no_json(approval, people, database):
-    entry = answer(approval, people.adjuster).entry
-    tamper(database, "UPDATE approvals_ledgerentry SET record = '{'")
-    response = browser(people.adjuster).get(f"/receipts/{entry.pk}/")
-    assert response.status_code == 200
-    assert "Not valid" in text(response)
 
 
 # Runs
@@ -491,6 +335,15 @@ def test_the_admin_shows_our_rows_and_changes_none(approval, people):
     assert client.post(f"{run}change/", {"status": "ready"}).status_code == 403
     assert client.post(f"{run}delete/", {"post": "yes"}).status_code == 403
     assert "django_q" not in client.get("/admin/").content.decode().lower()
+
+
+def test_a_database_that_fails_within_a_page_is_the_same_plain_503(approval, people, database):
+    client = browser(people.adjuster)
+    connection.cursor().execute("SET lock_timeout = '50ms'")
+    with holding(database, "LOCK TABLE approvals_approval IN ACCESS EXCLUSIVE MODE"):
+        response = client.get("/inbox/")
+    assert response.status_code == 503
+    assert "The database does not answer" in text(response)
 
 
 def test_a_database_that_is_away_is_a_plain_503(people):

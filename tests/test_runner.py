@@ -121,7 +121,8 @@ def test_bells_that_are_lost_doubled_or_forged_change_nothing(people, runner, sa
 def test_a_database_that_throws_everybody_out_is_found_again(people, runner, sandbox, database):
     assert_works(people, runner, sandbox, "before")
     database.query(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     from django.db import connection
 

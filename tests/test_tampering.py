@@ -178,9 +178,9 @@ def test_signed_facts_of_several_approvers_are_compared_too(stage, database):
 
 
 def test_a_decision_that_leans_on_the_entry_of_another_act_is_found(chain, database):
-    """No trigger off: an ordinary INSERT, beside an expiry's entry that no decision uses yet."""
+    """An ordinary INSERT, no trigger off, beside an expiry's entry that no decision uses yet."""
     lean_on(database, of_run("expired"), sequence=3, user=chain[0].decision.user_id)
-    change(database, "UPDATE approvals_approval SET status = 'approved' WHERE status = 'expired'")
+    tamper(database, "UPDATE approvals_approval SET status = 'approved' WHERE status = 'expired'")
     assert "Entry 3" in problems()
 
 

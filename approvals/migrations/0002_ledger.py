@@ -23,9 +23,11 @@ BEGIN
   RAISE EXCEPTION 'approval % is frozen: what was asked may not change', OLD.id USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 CREATE TRIGGER approval_stays_as_asked BEFORE UPDATE ON approvals_approval FOR EACH ROW
-  WHEN ((OLD.payload, OLD.payload_digest, OLD.statement, OLD.facts, OLD.run_id, OLD.position, OLD.version, OLD.required)
-        IS DISTINCT FROM
-        (NEW.payload, NEW.payload_digest, NEW.statement, NEW.facts, NEW.run_id, NEW.position, NEW.version, NEW.required))
+  WHEN (to_jsonb(OLD) - '{status,closed_at,signed_facts,spent_at,spent_key,due_at}'::text[]
+        IS DISTINCT FROM to_jsonb(NEW) - '{status,closed_at,signed_facts,spent_at,spent_key,due_at}'::text[]
+        OR OLD.status <> 'open' AND (OLD.status, OLD.closed_at, OLD.signed_facts, OLD.due_at)
+           IS DISTINCT FROM (NEW.status, NEW.closed_at, NEW.signed_facts, NEW.due_at)
+        OR OLD.spent_at IS NOT NULL AND (OLD.spent_at, OLD.spent_key) IS DISTINCT FROM (NEW.spent_at, NEW.spent_key))
   EXECUTE FUNCTION approvals_frozen();
 CREATE TRIGGER approval_stays BEFORE DELETE ON approvals_approval FOR EACH ROW EXECUTE FUNCTION approvals_frozen();
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django import template
 from django.utils.html import conditional_escape, format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 register = template.Library()
 
@@ -176,7 +176,7 @@ def revealed(text: object, keep: str = "") -> SafeString:
     for hidden, characters in groupby(str(text), key=lambda character: is_unseen(character) and character not in kept):
         run = "".join(characters)
         parts.append(_marks(run) if hidden else conditional_escape(run))
-    return mark_safe("".join(parts))
+    return format_html_join("", "{}", ((part,) for part in parts))
 
 
 def _marks(characters: str) -> SafeString:

@@ -1,0 +1,136 @@
+"""What moves on an open page by itself, countdowns and polls, and when they must rest."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import expect
+from runner_process import eventually
+from worker_process import WorkerProcess
+
+from approvals.models import Approval
+from approvals.testing import answer
+from runs.testing import drain, move_clock
+
+pytestmark = pytest.mark.browser
+
+COUNTS, ROWS = "/nav-counts/", "/inbox/rows/"
+HEADER, STEPS = "/runs/claim-0042/header/", "/runs/claim-0042/steps/"
+
+
+@pytest.mark.parametrize("wrong", [timedelta(days=1), timedelta(days=-1)], ids=["a-day-ahead", "a-day-behind"])
+def test_a_countdown_ticks_by_the_servers_clock_whatever_the_browsers_says(visit, claim, people, wrong):
+    approval, ada = claim(), visit(people.adjuster)
+    move_clock(timedelta(days=3) - timedelta(minutes=10))
+    ada.page.clock.install(time=datetime.now(UTC) + wrong)
+    for path, place in (("/inbox/", ".queue-row"), (f"/approvals/{approval.pk}/", ".approval-head")):
+        ada.go(path)
+        countdown = ada.page.locator(f"{place} .countdown-text")
+        shown = countdown.inner_text()
+        expect(countdown).not_to_have_text(shown, timeout=2000)
+        assert re.fullmatch(r"9 min \d\d s left", shown)
+        assert re.fullmatch(r"9 min \d\d s left", countdown.inner_text())
+
+
+def test_a_countdown_that_ends_says_so_where_it_is_and_to_screen_readers(visit, claim, people):
+    approval, ada = claim(), visit(people.adjuster)
+    move_clock(timedelta(days=3) - timedelta(minutes=10))
+    ada.page.clock.install()
+    ada.go(f"/approvals/{approval.pk}/")
+    ada.wait(301)
+    ada.sees("This approval: 4 min", within="#live")
+    ada.wait(300)
+    ada.sees("Expired", within=".approval-head .countdown-text")
+    ada.sees("This approval: time is up", within="#live")
+
+
+def test_a_run_page_follows_its_run_without_a_reload_and_rests_when_it_has_ended(visit, begin, people):
+    run, olga = begin(), visit(people.ops)
+    olga.page.clock.install()
+    olga.go("/runs/claim-0042/")
+    olga.sees("Ready", within="#run-header")
+    olga.page.evaluate("window.loadedOnce = true")
+    olga.page.locator("#step-2 summary").first.click()
+    with WorkerProcess():
+        eventually(Approval.objects.exists)
+        olga.wait(5)
+        olga.sees("Waiting for approval", within="#run-header")
+        olga.sees("adjuster must approve payouts over 1000", within="#step-5")
+        olga.sees("Checkpoint 2", within="#step-2")
+        answer(Approval.objects.get(), people.adjuster)
+        eventually(lambda: type(run).objects.get().is_final)
+    olga.wait(30)
+    olga.sees("Completed", within="#run-header")
+    olga.sees("9 of 9 done", within="#steps")
+    olga.sees("Checkpoint 2", within="#step-2")
+    assert_rests(olga, HEADER, STEPS)
+    assert olga.page.evaluate("window.loadedOnce")
+
+
+def assert_rests(visit, *paths):
+    """Those are asked for no more, however long the page stays open; the counts still are."""
+    asked, counted = [visit.polled(path) for path in paths], visit.polled(COUNTS)
+    visit.wait(600)
+    visit.waits_until(lambda: visit.polled(COUNTS) > counted)
+    assert [visit.polled(path) for path in paths] == asked
+
+
+def test_the_inbox_brings_what_was_asked_meanwhile_and_keeps_the_focus(visit, claim, people):
+    claim("0041")
+    ada = visit(people.adjuster)
+    ada.page.clock.install()
+    ada.go("/inbox/")
+    ada.page.keyboard.press("j")
+    claim("0042")
+    ada.wait(20)
+    ada.sees("claim-0041", "claim-0042", "2 shown", within="#inbox-rows")
+    ada.sees("Mine 2", within="#inbox-tabs")
+    expect(ada.page.locator("#approval-1 .row-link")).to_be_focused()
+
+
+@pytest.mark.parametrize("rest", ["hidden", "paused"])
+def test_a_page_that_is_hidden_or_paused_asks_for_nothing_until_it_is_looked_at_again(visit, claim, people, rest):
+    claim()
+    ada = visit(people.adjuster)
+    ada.page.clock.install()
+    ada.go("/inbox/")
+    ada.page.keyboard.press("p") if rest == "paused" else ada.hide_tab(True)
+    for _ in range(3):
+        ada.wait(30)
+    ada.page.keyboard.press("p") if rest == "paused" else ada.hide_tab(False)
+    ada.wait(30)
+    ada.waits_until(lambda: ada.polled(ROWS) and ada.polled(COUNTS))
+    assert (ada.polled(ROWS), ada.polled(COUNTS)) == (1, 1)
+
+
+@pytest.mark.parametrize("path", ["/inbox/", "/runs/", "/runs/claim-0042/", "/approvals/1/"])
+def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_back(visit, claim, people, path):
+    claim()
+    ada = visit(people.adjuster)
+    ada.page.clock.install()
+    ada.go(path)
+    other = ada.another_tab()
+    other.goto("/inbox/")
+    other.get_by_role("button", name="Sign out").click()
+    other.wait_for_url("**/sign-in/")
+    ada.wait(30)
+    ada.is_at(rf"/sign-in/\?next={path}$")
+    expect(ada.page.locator("form")).to_have_count(1)
+    ada.sign_in("ada", people.password)
+    ada.is_at(f"{path}$")
+
+
+def test_a_page_that_cannot_reach_the_site_says_that_its_numbers_are_old(visit, claim, people):
+    claim()
+    ada = visit(people.adjuster)
+    ada.page.clock.install()
+    ada.go("/inbox/")
+    ada.context.set_offline(True)
+    ada.wait(20)
+    ada.sees("Not updating: connection lost", within="#updated")
+    ada.sees("claim-0042", within="#inbox-rows")
+    ada.context.set_offline(False)
+    ada.wait(20)
+    ada.sees("Updated ", within="#updated")
+    assert ada.faults
+    ada.faults.clear()  # they are what this test is about
