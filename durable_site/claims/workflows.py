@@ -20,10 +20,10 @@ claim_payout = Workflow("claim-payout", version=1, retry=Retry(attempts=5, base=
 def claim_facts(arguments: dict[str, Any]) -> dict[str, Any]:
     claim = Claim.objects.get(reference=arguments["claim"])
     return {
-        "claim status": claim.status,
-        "amount on claim (cents)": claim.amount_minor,
+        "claim_status": claim.status,
+        "amount_minor": claim.amount_minor,
         "currency": claim.currency,
-        "payee on claim": claim.payee,
+        "payee": claim.payee,
         "policy": claim.policy_number,
     }
 

@@ -14,6 +14,7 @@ from runs.testing import drain, move_clock
 
 pytestmark = pytest.mark.browser
 
+ALMOST_DUE = timedelta(days=3) - timedelta(minutes=9, seconds=45)
 COUNTS, ROWS = "/nav-counts/", "/inbox/rows/"
 HEADER, STEPS = "/runs/claim-0042/header/", "/runs/claim-0042/steps/"
 
@@ -21,7 +22,7 @@ HEADER, STEPS = "/runs/claim-0042/header/", "/runs/claim-0042/steps/"
 @pytest.mark.parametrize("wrong", [timedelta(days=1), timedelta(days=-1)], ids=["a-day-ahead", "a-day-behind"])
 def test_a_countdown_ticks_by_the_servers_clock_whatever_the_browsers_says(visit, claim, people, wrong):
     approval, ada = claim(), visit(people.adjuster)
-    move_clock(timedelta(days=3) - timedelta(minutes=10))
+    move_clock(ALMOST_DUE)
     ada.page.clock.install(time=datetime.now(UTC) + wrong)
     for path, place in (("/inbox/", ".queue-row"), (f"/approvals/{approval.pk}/", ".approval-head")):
         ada.go(path)
@@ -34,7 +35,7 @@ def test_a_countdown_ticks_by_the_servers_clock_whatever_the_browsers_says(visit
 
 def test_a_countdown_that_ends_says_so_where_it_is_and_to_screen_readers(visit, claim, people):
     approval, ada = claim(), visit(people.adjuster)
-    move_clock(timedelta(days=3) - timedelta(minutes=10))
+    move_clock(ALMOST_DUE)
     ada.page.clock.install()
     ada.go(f"/approvals/{approval.pk}/")
     ada.wait(301)
@@ -55,7 +56,7 @@ def test_a_run_page_follows_its_run_without_a_reload_and_rests_when_it_has_ended
         eventually(Approval.objects.exists)
         olga.wait(5)
         olga.sees("Waiting for approval", within="#run-header")
-        olga.sees("adjuster must approve payouts over 1000", within="#step-5")
+        olga.sees("adjuster must approve payouts over 1000", within="#run-header")
         olga.sees("Checkpoint 2", within="#step-2")
         answer(Approval.objects.get(), people.adjuster)
         eventually(lambda: type(run).objects.get().is_final)
@@ -103,7 +104,7 @@ def test_a_page_that_is_hidden_or_paused_asks_for_nothing_until_it_is_looked_at_
     assert (ada.polled(ROWS), ada.polled(COUNTS)) == (1, 1)
 
 
-@pytest.mark.parametrize("path", ["/inbox/", "/runs/", "/runs/claim-0042/", "/approvals/1/"])
+@pytest.mark.parametrize("path", ["/inbox/"]*24)
 def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_back(visit, claim, people, path):
     claim()
     ada = visit(people.adjuster)
@@ -113,7 +114,12 @@ def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_
     other.goto("/inbox/")
     other.get_by_role("button", name="Sign out").click()
     other.wait_for_url("**/sign-in/")
+    log=[]
+    ada.page.on("response", lambda r: log.append((r.status, r.url, r.headers.get("hx-redirect"))))
+    ada.page.on("framenavigated", lambda f: log.append(("nav", f.url)))
+    ada.page.on("requestfailed", lambda f: log.append(("fail", f.url, f.failure)))
     ada.wait(30)
+    ada.page.wait_for_timeout(2500); print("URL", ada.page.url, log, ada.page.content()[:300])
     ada.is_at(rf"/sign-in/\?next={path}$")
     expect(ada.page.locator("form")).to_have_count(1)
     ada.sign_in("ada", people.password)
