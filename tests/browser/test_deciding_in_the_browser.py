@@ -174,7 +174,7 @@ def test_a_fact_that_changed_since_it_was_shown_is_shown_and_asked_again(visit, 
     with ada.refused(412):
         ada.approve()
     ada.sees("The facts changed since you saw them", "Nothing was decided", within="#notice")
-    ada.sees("policyholder-0042", "somebody-else", "~ Changed", within="tr:has-text('Payee on claim')")
+    ada.sees("policyholder-0042", "somebody-else", "~ Changed", within="tr:has-text('Payee')")
     expect(ada.page.get_by_label("I have read the action")).not_to_be_checked()
     assert Decision.objects.count() == 0
     ada.approve()
