@@ -58,6 +58,10 @@ class Refused(ToolError):
     """Nothing happened, and trying again cannot help."""
 
 
+class KeyConflict(ToolError):
+    """The receiver knows this key with another request. Nothing was done now; what the key stands for there is unknown."""
+
+
 class OutcomeUnknown(ToolError):
     """It may have happened: a time-out, a reset, a 5xx, an answer that cannot be read."""
 
