@@ -167,7 +167,8 @@ def _created(fields: dict[str, Any]) -> tuple[str | None, str | None]:
     """The first instant and the first one too late, from `created[gte]`, `[gt]`, `[lt]`, `[lte]` or `created` alone."""
     asked = fields.get("created", {})
     bounds = {"gte": asked, "lte": asked} if isinstance(asked, str) else asked
-    since, until = [], []
+    since: list[int] = []
+    until: list[int] = []
     for name, text in bounds.items():
         if name not in {"gt", "gte", "lt", "lte"}:
             raise StripeRefusal(f"Invalid created[{name}].", code="parameter_unknown", param="created")
