@@ -53,7 +53,7 @@ FAULTS: list[tuple[dict[str, Any], set[object], bool]] = [
 
 
 @pytest.mark.parametrize("profile", HONOURS_KEYS)
-@pytest.mark.parametrize(("rule", "seen", "pays"), FAULTS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("rule", "seen", "pays"), FAULTS, ids=[str(rule) for rule, _, _ in FAULTS])
 def test_after_any_fault_that_is_not_saved_the_same_key_pays_once(
     tmp_path: Path, profile: str, rule: dict[str, Any], seen: set[object], pays: bool
 ) -> None:

@@ -87,7 +87,7 @@ MEANINGS: list[tuple[dict[str, Any], type[Exception], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "meaning", "pays"), MEANINGS, ids=lambda value: str(value)[:45])
+@pytest.mark.parametrize(("rule", "meaning", "pays"), MEANINGS, ids=[str(rule) for rule, _, _ in MEANINGS])
 def test_each_fault_is_told_as_what_it_means_and_sent_once_only(
     sandbox: SandboxProcess, tool: tools.Tool, rule: dict[str, Any], meaning: type[Exception], pays: bool
 ) -> None:
