@@ -68,6 +68,7 @@ def test_a_group_that_somebody_else_used_is_no_evidence(sandbox: SandboxProcess,
 
     client = stripe.StripeClient("sk_test_other", base_addresses={"api": sandbox.url})
     foreign = {"amount": 1, "currency": "usd", "destination": "acct", "transfer_group": KEY}
+    foreign |= {"metadata": {"idempotency_key": "of somebody else"}}
     getattr(client, "v1", client).transfers.create(params=foreign)
     assert looked_up(tool) is None
 
