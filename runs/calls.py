@@ -25,6 +25,7 @@ from .errors import (
     PermanentError,
     Refused,
     Retryable,
+    sentence_of,
 )
 from .failpoints import reach
 from .lease import Lease, execute
@@ -268,7 +269,7 @@ class Context:
             return self._refused(call, error, was_sent=was_sent)
         except Retryable as error:
             # Nothing happened this time; an earlier send may still have.
-            self._record(call, EffectState.UNKNOWN if was_sent else EffectState.PREPARED, error=str(error))
+            self._record(call, EffectState.UNKNOWN if was_sent else EffectState.PREPARED, error=sentence_of(error))
             raise
         except Exception as error:  # noqa: BLE001 (a tool may raise anything)
             return self._unknown(tool, call, error)
@@ -281,7 +282,7 @@ class Context:
         try:
             known = from_json(_answer(tool, answer))
         except BadValue as error:
-            self._record(call, EffectState.UNKNOWN, error=str(error))
+            self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise
         self._record(call, EffectState.CONFIRMED, answer=known, replayed=bool(known.get("replayed", False)), error="")
         reach(self.run_key, self.position, f"{call.tool}-recorded")
@@ -289,18 +290,18 @@ class Context:
 
     def _refused(self, call: Call, error: Refused, *, was_sent: bool) -> dict[str, Any]:
         if was_sent:
-            self._record(call, EffectState.UNKNOWN, error=str(error))
+            self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise OutcomeUnknown(
                 f"{call.key} was refused now, but an earlier send of it may have happened: {error}"
             ) from error
-        self._record(call, EffectState.REFUSED, error=str(error))
+        self._record(call, EffectState.REFUSED, error=sentence_of(error))
         raise EffectRefused(call.key, call.tool, str(error)) from error
 
     def _unknown(self, tool: Tool, call: Call, error: Exception) -> dict[str, Any]:
         # An exception that the tool did not class says nothing about what happened outside: unknown, never failed.
         if tool.delivery == "at-most-once":
-            return self._leave_unknown(call, str(error) or type(error).__name__)
-        self._record(call, EffectState.UNKNOWN, error=str(error) or type(error).__name__)
+            return self._leave_unknown(call, sentence_of(error))
+        self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
         raise OutcomeUnknown(f"It is not known whether {call.key} happened: {error}") from error
 
     def _leave_unknown(self, call: Call, error: str) -> dict[str, Any]:

@@ -101,6 +101,6 @@ class LeaseLost(BaseException):
 
 
 def sentence_of(error: BaseException) -> str:
-    """What an error says, as it can be kept: what the database cannot hold is spelled, and who says nothing is named."""
+    """What an error says, as it can be kept: what no database holds is spelled, and one that says nothing is named."""
     said = str(error) or type(error).__name__
     return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()
