@@ -167,6 +167,7 @@ LEASE_SLACK = number("LEASE_SLACK", 10)
 STRETCH = number("STRETCH", 2)
 WAIT_FOR_REPAIR = number("WAIT_FOR_REPAIR", 7 * 86400)
 STOP_GRACE = number("STOP_GRACE", 75)
+CANARY_EVERY = number("CANARY_EVERY", 15)
 
 WORKERS = int(number("WORKERS", max(2, os.cpu_count() or 2)))
 WORKER_MEMORY = int(number("WORKER_MEMORY", 2048))  # MB of address space; 0 sets no limit
@@ -249,12 +250,16 @@ DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL", "claims@localhost")
 
 # Where the example's tools find the outside world.
 SANDBOX_URL = os.environ.get("SANDBOX_URL", "http://127.0.0.1:8099")
+STRIPE_API_BASE = os.environ.get("STRIPE_API_BASE", "https://api.stripe.com")
+STRIPE_API_KEY = os.environ.get("STRIPE_API_KEY", "")
+STRIPE_TIMEOUT = number("STRIPE_TIMEOUT", 10)
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"httpx": {"level": "WARNING"}},  # it logs every address it asks, and those hold references
+    # They log every address they ask, and those hold references.
+    "loggers": {"httpx": {"level": "WARNING"}, "stripe": {"level": "WARNING"}},
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
 }

@@ -25,11 +25,13 @@ from .errors import (
     PermanentError,
     Refused,
     Retryable,
+    sentence_of,
 )
 from .failpoints import reach
 from .lease import Lease, execute
 from .models import AuditEvent, Call, Checkpoint, DatabaseClock, database_clock
 from .states import CallKind, EffectState
+from .timelimit import unhurried
 from .tools import Tool
 from .values import BadValue, as_json, canonical, digest, from_json
 from .workflows import Finish, Goto, Step
@@ -116,7 +118,7 @@ class Context:
                 f"Step {asking_step.name} last ended as {asked.closed_as}, so there is nothing to perform."
             )
         kind = waits.kinds[asked.wait_kind]
-        call = Call.objects.filter(key=self._effect_key("")).first()
+        call = _effect_under(self._effect_key(""))
         if call is None:
             # Outside the transaction: reading facts may ask other systems.
             if (instead := kind.recheck(self._lease.run, asked.position)) is not None:
@@ -129,7 +131,8 @@ class Context:
     def _read(self, tool: Tool, arguments: dict[str, Any], request: str) -> dict[str, Any]:
         self._reads[tool.name] += 1
         key = f"{self.run_key}:step{self.position}/{tool.name}/{self._reads[tool.name]}"
-        if self.attempt > 1 and (known := Call.objects.filter(key=key, digest=digest(request)).first()):
+        if known := Call.objects.exclude(kind=CallKind.EFFECT).filter(key=key, digest=digest(request)).first():
+            # Tried again, also after a pause or a redrive, which count attempts anew: what was read stands.
             return known.answer or {}
         answer = _answer(tool, tool.function(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
@@ -159,7 +162,8 @@ class Context:
         key = self._effect_key(name)
         with transaction.atomic():
             self._lease.locked()
-            call = Call.objects.filter(key=key).first() or self._prepare(tool, key, request)
+            call = _effect_under(key) or self._prepare(tool, key, request)
+            reach(self.run_key, self.position, f"{tool.name}-intending")
         if call.digest != digest(request):
             self._alarm(call, digest(request))
         reach(self.run_key, self.position, f"{tool.name}-intended")
@@ -265,18 +269,20 @@ class Context:
             return self._refused(call, error, was_sent=was_sent)
         except Retryable as error:
             # Nothing happened this time; an earlier send may still have.
-            self._record(call, EffectState.UNKNOWN if was_sent else EffectState.PREPARED, error=str(error))
+            self._record(call, EffectState.UNKNOWN if was_sent else EffectState.PREPARED, error=sentence_of(error))
             raise
         except Exception as error:  # noqa: BLE001 (a tool may raise anything)
             return self._unknown(tool, call, error)
-        reach(self.run_key, self.position, f"{tool.name}-answered")
-        return self._confirm(tool, call, answer)
+        with unhurried():
+            # The step's time may be over, above all where this process was frozen: what is known is kept all the same.
+            reach(self.run_key, self.position, f"{tool.name}-answered")
+            return self._confirm(tool, call, answer)
 
     def _confirm(self, tool: Tool, call: Call, answer: Any) -> dict[str, Any]:
         try:
             known = from_json(_answer(tool, answer))
         except BadValue as error:
-            self._record(call, EffectState.UNKNOWN, error=str(error))
+            self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise
         self._record(call, EffectState.CONFIRMED, answer=known, replayed=bool(known.get("replayed", False)), error="")
         reach(self.run_key, self.position, f"{call.tool}-recorded")
@@ -284,18 +290,18 @@ class Context:
 
     def _refused(self, call: Call, error: Refused, *, was_sent: bool) -> dict[str, Any]:
         if was_sent:
-            self._record(call, EffectState.UNKNOWN, error=str(error))
+            self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise OutcomeUnknown(
                 f"{call.key} was refused now, but an earlier send of it may have happened: {error}"
             ) from error
-        self._record(call, EffectState.REFUSED, error=str(error))
+        self._record(call, EffectState.REFUSED, error=sentence_of(error))
         raise EffectRefused(call.key, call.tool, str(error)) from error
 
     def _unknown(self, tool: Tool, call: Call, error: Exception) -> dict[str, Any]:
         # An exception that the tool did not class says nothing about what happened outside: unknown, never failed.
         if tool.delivery == "at-most-once":
-            return self._leave_unknown(call, str(error) or type(error).__name__)
-        self._record(call, EffectState.UNKNOWN, error=str(error) or type(error).__name__)
+            return self._leave_unknown(call, sentence_of(error))
+        self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
         raise OutcomeUnknown(f"It is not known whether {call.key} happened: {error}") from error
 
     def _leave_unknown(self, call: Call, error: str) -> dict[str, Any]:
@@ -312,6 +318,10 @@ class Context:
             unsettled = unsettled.filter(sends=call.sends)
         unsettled.update(state=state, settled_at=DatabaseClock(), **columns)
         call.state = state
+
+
+def _effect_under(key: str) -> Call | None:
+    return Call.objects.filter(kind=CallKind.EFFECT, key=key).first()
 
 
 def _answer(tool: Tool, answer: Any) -> str:

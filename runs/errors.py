@@ -102,3 +102,9 @@ class NotApproved(PermanentError):
 
 class LeaseLost(BaseException):
     """Another worker, a person or the clock took the run. Stop, and change neither run nor checkpoints."""
+
+
+def sentence_of(error: BaseException) -> str:
+    """What an error says, as it can be kept: what no database holds is spelled, and one that says nothing is named."""
+    said = str(error) or type(error).__name__
+    return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()
