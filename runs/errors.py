@@ -55,11 +55,16 @@ class Retryable(ToolError):
 
 
 class Refused(ToolError):
-    """Nothing happened, and trying again cannot help."""
+    """Nothing happened, and trying again cannot help. `stored`: the receiver says that this was its answer to the first
+    request under the key too, so nothing happened then either."""
+
+    def __init__(self, sentence: str, *, stored: bool = False) -> None:
+        super().__init__(sentence)
+        self.stored = stored
 
 
 class KeyConflict(ToolError):
-    """The receiver knows this key with another request. Nothing was done now; what the key stands for there is unknown."""
+    """The receiver knows this key with another request. Nothing was done now; what it stands for there is unknown."""
 
 
 class OutcomeUnknown(ToolError):
@@ -76,6 +81,15 @@ class KeyReused(PermanentError):
             f"The idempotency key {key} already stands for another request "
             f"(sha256 {stored_digest[:12]}, now {digest[:12]}). Nothing was sent. "
             "A step must ask for the same effect each time it is tried."
+        )
+        self.key = key
+
+
+class ConflictThere(PermanentError):
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(
+            f"The receiver knows the idempotency key {key} with another request: {sentence} "
+            "What it stands for there is not known. Ask the provider, then settle it by hand."
         )
         self.key = key
 

@@ -269,6 +269,7 @@ class Call(models.Model):
     sends = models.PositiveSmallIntegerField(default=0)
     prepared_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
+    last_sent_at = models.DateTimeField(null=True, blank=True)
     settled_at = models.DateTimeField(null=True, blank=True)
 
     objects = CallQuerySet.as_manager()

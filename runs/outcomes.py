@@ -45,17 +45,26 @@ TABLE: dict[int, Outcome] = {
 for another request says so by `key_conflict`."""
 
 
-def of(status: int, *, key_conflict: bool = False) -> Outcome:
+def outcome_of(status: int, *, key_conflict: bool = False) -> Outcome:
     """The outcome of an answer with this status."""
     return Outcome.KEY_CONFLICT if key_conflict else TABLE.get(status, Outcome.UNKNOWN)
 
 
-def error(status: int, sentence: str, *, key_conflict: bool = False, retry_after: float | None = None) -> ToolError:
-    """The error to raise for an answer that is not DONE, with the provider's own sentence."""
-    words = f"the receiver answers {status}: {sentence}"
-    match of(status, key_conflict=key_conflict):
+def error_of(
+    status: int,
+    sentence: str,
+    *,
+    receiver: str = "the receiver",
+    key_conflict: bool = False,
+    stored: bool = False,
+    retry_after: float | None = None,
+) -> ToolError:
+    """The error to raise for an answer that is not DONE, with the provider's own sentence. `stored`: the provider marks
+    it as its first answer to this key, repeated. `retry_after`: seconds it asked us to wait."""
+    words = f"{receiver} answers {status}: {sentence}"
+    match outcome_of(status, key_conflict=key_conflict):
         case Outcome.REFUSED:
-            return Refused(words)
+            return Refused(words, stored=stored)
         case Outcome.COME_BACK:
             return Retryable(words, retry_after=retry_after)
         case Outcome.KEY_CONFLICT:

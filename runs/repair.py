@@ -222,7 +222,8 @@ def _close_refused(run: Run) -> None:
 
 def _origins(run: Run, position: int) -> list[Q]:
     """Whose calls stand for this run's positions from `position` on, the eldest first."""
-    parts, last = [], run.position + 1
+    parts: list[Q] = []
+    last = run.position + 1
     while last >= position:
         begun_at = run.transitions.order_by("pk").values_list("position", flat=True)[0]
         parts.insert(0, Q(run=run, position__range=(max(position, begun_at), last)))
