@@ -78,8 +78,7 @@ def every_page(claim, begin, people):
     """Addresses of every page in every state, holding the longest keys and words there can be, by who may see them."""
     Claim._meta.get_field("payee")
     waiting, approved, expired, cancelled = (
-        claim(f"{name}-{'9' * (41 - len(name))}", payee="W" * 8 + " " + "w" * 10)
-        for name in ("wait", "done", "late", "gone")
+        claim(f"{name}-{'9' * (41 - len(name))}", payee="W" * 8 + " "+"w" * 10) for name in ("wait", "done", "late", "gone")
     )
     signed = answer(approved, people.adjuster, comment="M" * 300)
     engine.cancel(cancelled.run.key, by=None, why="X" * 300)

@@ -104,7 +104,7 @@ def test_a_page_that_is_hidden_or_paused_asks_for_nothing_until_it_is_looked_at_
     assert (ada.polled(ROWS), ada.polled(COUNTS)) == (1, 1)
 
 
-@pytest.mark.parametrize("path", ["/inbox/"] * 40)
+@pytest.mark.parametrize("path", ["/inbox/"]*40)
 def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_back(visit, claim, people, path):
     claim()
     ada = visit(people.adjuster)
@@ -114,13 +114,12 @@ def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_
     other.goto("/inbox/")
     other.get_by_role("button", name="Sign out").click()
     other.wait_for_url("**/sign-in/")
-    log = []
+    log=[]
     ada.page.on("response", lambda r: log.append((r.status, r.url, r.headers.get("hx-redirect"))))
     ada.page.on("framenavigated", lambda f: log.append(("nav", f.url)))
     ada.page.on("requestfailed", lambda f: log.append(("fail", f.url, f.failure)))
     ada.wait(30)
-    ada.page.wait_for_timeout(700)
-    print("URL", ada.page.url, log, ada.page.content()[:300])
+    ada.page.wait_for_timeout(700); print("URL", ada.page.url, log, ada.page.content()[:300])
     ada.is_at(rf"/sign-in/\?next={path}$")
     expect(ada.page.locator("form")).to_have_count(1)
     ada.sign_in("ada", people.password)
