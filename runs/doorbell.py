@@ -88,13 +88,13 @@ class Canary:
         self._excused = max(self._excused, time.monotonic())
 
     def silent_for(self, every: float, *, busy: bool) -> float:
-        """Seconds that a canary has been missing while a worker was free to answer it; sends one when it is time.
+        """Seconds that a canary has been missing while a worker was free to answer it; sends three in `every` seconds.
         `busy`: all workers are at work now. That is an excuse for as long as each may have two bells before it."""
         now = time.monotonic()
         if self._row is not None and not self._waits():
             self._row, self.acknowledged_at, self._excused = None, timezone.now(), now
         if self._row is None:
-            if now - self._sent >= every:
+            if now - self._sent >= every / 3:
                 self._send()
             return 0
         if busy and now - self._sent < 3 * longest_bell():

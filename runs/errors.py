@@ -4,6 +4,8 @@ Failures derive from Exception; control flow (the lease is lost) derives from Ba
 `except Exception` cannot swallow it. Imports nothing of ours.
 """
 
+from datetime import datetime
+
 
 class RunError(Exception):
     """A verb was refused. Nothing was changed."""
@@ -27,6 +29,14 @@ class IllegalMove(RunError):
     def __init__(self, key: str, status: str, verb: str) -> None:
         super().__init__(f"Run {key} is {status}, so it cannot be {verb}. Nothing was changed.")
         self.key, self.status = key, status
+
+
+class TooLate(RunError):
+    def __init__(self, key: str, event: str, due_at: datetime) -> None:
+        super().__init__(
+            f"Run {key} waited for {event} until {due_at:%d %b %Y, %H:%M:%S} UTC. It comes too late, and was not kept."
+        )
+        self.key = key
 
 
 class AlreadyStarted(RunError):

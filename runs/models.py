@@ -346,13 +346,14 @@ class Transition(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Refused attempts and audited reads. Append-only; written in a transaction of its own."""
+    """Refused attempts, and acts that move no run. Append-only; a refusal is written in a transaction of its own."""
 
     class Kind(models.TextChoices):
         LATE_WRITE = "late-write", "Late write refused"
         KEY_REUSED = "key-reused", "Key reused with another request"
         DECISION_REFUSED = "decision-refused", "Decision refused"
         VERB_REFUSED = "verb-refused", "Action refused"
+        CAP_RAISED = "cap-raised", "Cap raised"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

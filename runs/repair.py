@@ -14,7 +14,7 @@ from . import waits, workflows
 from .doorbell import ring
 from .engine import check_key, check_words, input_text, locked, may_operate, wake
 from .errors import AlreadyStarted, BadRequest, IllegalMove
-from .models import Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
+from .models import AuditEvent, Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
 from .states import FINAL, CallKind, EffectState, Status, WaitKind
 
 SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
@@ -87,6 +87,13 @@ def raise_cap(
             raise IllegalMove(key, run.status, "given a higher cap")
         run.caps = (run.caps or {}) | raised
         run.save(update_fields=["caps"])
+        AuditEvent.objects.create(
+            kind=AuditEvent.Kind.CAP_RAISED,
+            run=run,
+            detail=f"{', '.join(f'{name} {value:g}' for name, value in raised.items())}: {why}",
+            actor=actor or "raise cap",
+            user=by,
+        )
         if run.wait_kind == WaitKind.CAP:
             # A paused one stays paused, but is ready when it is resumed.
             wake(run, why=why, actor=actor or "raise cap", user=by)
