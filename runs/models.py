@@ -320,7 +320,7 @@ class Delivery(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name} for run {self.run_id}"
+        return f"delivery {self.pk} to run {self.run_id}"
 
 
 class Transition(models.Model):
@@ -369,7 +369,7 @@ class AuditEvent(models.Model):
         ordering = ["id"]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.detail}"
+        return f"{self.kind} {self.pk}"
 
 
 class BeatQuerySet(models.QuerySet["Beat"]):
