@@ -3,12 +3,13 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n 2
 RUN := .venv/bin/python
 
-.PHONY: help demo serve test lint clean
+.PHONY: help demo serve test bench lint clean
 
 help:
 	@echo "make demo    play two claims with real crashes, print what happened, stop everything"
 	@echo "make serve   start everything with the demo's claims; prints the address and log-ins"
 	@echo "make test    run the tests (PYTEST_ARGS='-k name' chooses some)"
+	@echo "make bench   measure the engine beside bare psycopg loops (three minutes; BENCH_ARGS=--quick: one)"
 	@echo "make lint    ruff, its formatter, and mypy"
 	@echo "make clean   stop and delete the embedded PostgreSQL with its data, var/, .venv and caches"
 
@@ -20,6 +21,9 @@ serve: .venv/.stamp
 
 test: .venv/.stamp
 	DEBUG=1 $(RUN) -m pytest $(PYTEST_ARGS)
+
+bench: .venv/.stamp
+	@$(RUN) -m tests.bench $(BENCH_ARGS)
 
 # mypy's Django plugin loads the settings; it is to start no database for that.
 lint: .venv/.stamp
