@@ -269,6 +269,7 @@ class Call(models.Model):
     sends = models.PositiveSmallIntegerField(default=0)
     prepared_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
+    last_sent_at = models.DateTimeField(null=True, blank=True)
     settled_at = models.DateTimeField(null=True, blank=True)
 
     objects = CallQuerySet.as_manager()
@@ -319,7 +320,7 @@ class Delivery(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name} for run {self.run_id}"
+        return f"delivery {self.pk} to run {self.run_id}"
 
 
 class Transition(models.Model):
@@ -345,13 +346,14 @@ class Transition(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Refused attempts and audited reads. Append-only; written in a transaction of its own."""
+    """Refused attempts, and acts that move no run. Append-only; a refusal is written in a transaction of its own."""
 
     class Kind(models.TextChoices):
         LATE_WRITE = "late-write", "Late write refused"
         KEY_REUSED = "key-reused", "Key reused with another request"
         DECISION_REFUSED = "decision-refused", "Decision refused"
         VERB_REFUSED = "verb-refused", "Action refused"
+        CAP_RAISED = "cap-raised", "Cap raised"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)
@@ -367,7 +369,7 @@ class AuditEvent(models.Model):
         ordering = ["id"]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.detail}"
+        return f"{self.kind} {self.pk}"
 
 
 class BeatQuerySet(models.QuerySet["Beat"]):
