@@ -189,7 +189,7 @@ def test_a_cluster_that_hangs_is_seen_by_its_missing_canary_and_replaced(people,
 
 
 def test_a_long_queue_is_not_taken_for_one_that_hangs(people, watched, flows_world):
-    runs = [begin_flow(people, slow, f"long-{number}", seconds=0.4) for number in range(20)]
+    runs = [begin_flow(people, slow, f"long-{number}", seconds=1.5) for number in range(6)]
     eventually(lambda: all(completed(run) for run in runs))
     assert Beat.objects.get().restarts == 0
     assert_paid_once(flows_world, runs)
