@@ -6,9 +6,9 @@ itself into words. Recording, keys and sending are in calls. May import errors a
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import pydantic
@@ -18,7 +18,19 @@ from .errors import PermanentError, Refused, Retryable, ToolError
 from .states import CallKind
 from .values import canonical, digest
 
-__all__ = ["PermanentError", "ProposedAction", "Refused", "Retryable", "Tool", "ToolError", "get", "over", "tool"]
+__all__ = [
+    "PermanentError",
+    "ProposedAction",
+    "ProviderRecord",
+    "Refused",
+    "Retryable",
+    "Tool",
+    "ToolError",
+    "get",
+    "over",
+    "tool",
+    "with_listing",
+]
 
 Rule = Callable[[dict[str, Any]], bool]
 Delivery = Literal["keyed", "at-most-once"]
@@ -45,6 +57,27 @@ class ProposedAction:
         return self.tool.in_words(self.arguments)
 
 
+@dataclass(frozen=True)
+class ProviderRecord:
+    """One effect as its receiver lists it. `id`: the receiver's own name of it. `key`: the idempotency key it was made
+    under, empty when there was none. `reference`: what it was made for, of which there should be one record; empty when
+    records of one reference are no surprise. `amount_minor`: None when it has no amount. `created_at` has a zone."""
+
+    id: str
+    key: str
+    reference: str
+    amount_minor: int | None
+    currency: str
+    created_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.created_at.tzinfo is None:
+            raise ValueError(f"The provider's record {self.id} needs a time with a zone.")
+
+
+Listing = Callable[[datetime, datetime], Iterator[ProviderRecord]]
+
+
 class Tool:
     """One registered tool. Call it directly only in its own tests: workflows go through ctx.call and ctx.perform."""
 
@@ -57,13 +90,15 @@ class Tool:
         requires_approval: bool | Rule,
         once_per: str,
         key_life: timedelta,
+        settle_after: timedelta,
         delivery: Delivery,
         statement: str,
     ) -> None:
         self.name, self.function, self.kind, self.delivery = name, function, kind, delivery
         self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
-        self.statement = statement
+        self.settle_after, self.statement = settle_after, statement
         self.lookup_function: Callable[..., dict[str, Any] | None] | None = None
+        self.listing_function: Listing | None = None
         self._arguments = _model_of(name, function, with_key=kind == CallKind.EFFECT)
 
     @property
@@ -73,6 +108,12 @@ class Tool:
     def lookup(self, function: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
         """Register how to find out whether the effect under an idempotency key happened: its answer, or None."""
         self.lookup_function = function
+        return function
+
+    def listing(self, function: Listing) -> Listing:
+        """Register how the receiver lists what was made from `since` until before `until`, in whatever order: a
+        generator, so that a long list is never held whole. Reconciliation compares it with what is recorded here."""
+        self.listing_function = function
         return function
 
     def proposed(self, **arguments: Any) -> ProposedAction:
@@ -125,6 +166,7 @@ def tool(
     requires_approval: bool | Rule = False,
     once_per: str = "",
     key_life: timedelta = timedelta(hours=24),
+    settle_after: timedelta = timedelta(minutes=5),
     delivery: Delivery = "keyed",
     statement: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
@@ -132,7 +174,8 @@ def tool(
 
     `effect`: it changes the outside world, and must take `idempotency_key`. `requires_approval`: True, or a rule on
     the arguments. `once_per`: the argument of which only one such effect may ever happen. `key_life`: how long the
-    receiver remembers a key. `delivery`: "keyed" when the receiver honours the key; "at-most-once" when it has none:
+    receiver remembers a key. `settle_after`: how long after a send the receiver's own records may not show it yet.
+    `delivery`: "keyed" when the receiver honours the key; "at-most-once" when it has none:
     then an unknown outcome stays unknown and is never sent again. `statement`: the action in plain words, with
     {argument} and {amount} places.
     """
@@ -146,6 +189,7 @@ def tool(
             requires_approval=requires_approval,
             once_per=once_per,
             key_life=key_life,
+            settle_after=settle_after,
             delivery=delivery,
             statement=statement or _plain_statement(name, function),
         )
@@ -159,6 +203,11 @@ def tool(
 
 def get(name: str) -> Tool | None:
     return _registry.get(name)
+
+
+def with_listing() -> list[Tool]:
+    """The tools whose receivers can list what they did."""
+    return [known for _, known in sorted(_registry.items()) if known.listing_function is not None]
 
 
 def over(limit_minor: int, argument: str = "amount_minor") -> Rule:
