@@ -167,6 +167,7 @@ LEASE_SLACK = number("LEASE_SLACK", 10)
 STRETCH = number("STRETCH", 2)
 WAIT_FOR_REPAIR = number("WAIT_FOR_REPAIR", 7 * 86400)
 STOP_GRACE = number("STOP_GRACE", 75)
+CANARY_EVERY = number("CANARY_EVERY", 15)
 
 WORKERS = int(number("WORKERS", max(2, os.cpu_count() or 2)))
 WORKER_MEMORY = int(number("WORKER_MEMORY", 2048))  # MB of address space; 0 sets no limit

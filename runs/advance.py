@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from . import waits, workflows
 from .calls import ClosePosition, Context, State
 from .doorbell import stopping
-from .errors import LeaseLost, PermanentError, Refused, Retryable
+from .errors import LeaseLost, PermanentError, Refused, Retryable, sentence_of
 from .failpoints import reach
 from .lease import Lease
 from .models import Run, database_clock
@@ -63,6 +63,7 @@ class Stretch:
                 self._give_back(error)
         except LeaseLost:
             self.lease.record_loss(f"the write of step {self.lease.position}")
+            reach(self.lease.run.key, self.lease.position, "refused")
 
     def _positions(self) -> None:
         try:
@@ -78,10 +79,13 @@ class Stretch:
         """Execute what position + 1 asks for, and write what came of it."""
         if self._tried_too_often(step) or self._is_capped():
             return
+        run, here = self.lease.run, self.lease.position
         try:
             # An atomic step's own rows and its checkpoint commit together.
             with transaction.atomic() if step.atomic else nullcontext():
                 self._write(step, self._execute(step))
+                if step.atomic:
+                    reach(run.key, here, "committing")
         except TimeIsUp:
             self._try_again(step, TimeoutError(f"it took longer than its {self._timeout(step):g} s"))
             return
@@ -91,7 +95,7 @@ class Stretch:
         except Exception as error:  # noqa: BLE001 (an author's code may raise anything)
             self._try_again(step, error)
             return
-        reach(self.lease.run.key, self.lease.run.position, "committed")
+        reach(run.key, here, "committed")
 
     def _execute(self, step: Step) -> Any:
         run = self.lease.run
@@ -187,7 +191,7 @@ class Stretch:
                 return
             self.at_work = False
             self._move_to_wait(run, wait, parked, now)
-        reach(run.key, self.lease.position, "parked")
+            reach(run.key, self.lease.position, "committing")
 
     def _move_to_wait(self, run: Run, wait: Wait, parked: Parked, now: datetime) -> None:
         run.move(
@@ -237,12 +241,12 @@ class Stretch:
         self._leave(Status.READY, why=f"the database connection was lost: {type(error).__name__}")
 
     def _bury(self, step: Step, error: Exception) -> None:
-        sentence = f"Step {step.name} failed for good: {error}"
+        sentence = f"Step {step.name} failed for good: {sentence_of(error)}"
         self._leave(Status.DEAD, why=sentence, reason=sentence)
 
     def _try_again(self, step: Step, error: Exception) -> None:
         retry, attempt = self.workflow.retry_of(step), self.lease.run.attempt
-        sentence = f"Step {step.name}, attempt {attempt} of {retry.attempts}: {error or type(error).__name__}"
+        sentence = f"Step {step.name}, attempt {attempt} of {retry.attempts}: {sentence_of(error)}"
         logger.warning(
             "Run %s, step %s, attempt %s: %s",
             self.lease.run.key,
@@ -259,7 +263,9 @@ class Stretch:
 
     def _leave(self, status: Status, **leaving: Any) -> None:
         self.at_work = False
+        reach(self.lease.run.key, self.lease.position, "leaving")
         self.lease.leave(status, **leaving)
+        reach(self.lease.run.key, self.lease.position, "left")
 
     def _workflow(self) -> Workflow:
         run = self.lease.run
@@ -277,6 +283,7 @@ class Stretch:
     def _hold_for(self, step: Step) -> None:
         if step.timeout is not None:
             self.lease.extend(self._timeout(step))
+            reach(self.lease.run.key, self.lease.position, "held")
 
     def _timeout(self, step: Step) -> float:
         return step.timeout.total_seconds() if step.timeout else settings.STEP_TIMEOUT

@@ -30,6 +30,7 @@ from .failpoints import reach
 from .lease import Lease, execute
 from .models import AuditEvent, Call, Checkpoint, DatabaseClock, database_clock
 from .states import CallKind, EffectState
+from .timelimit import unhurried
 from .tools import Tool
 from .values import BadValue, as_json, canonical, digest, from_json
 from .workflows import Finish, Goto, Step
@@ -116,7 +117,7 @@ class Context:
                 f"Step {asking_step.name} last ended as {asked.closed_as}, so there is nothing to perform."
             )
         kind = waits.kinds[asked.wait_kind]
-        call = Call.objects.filter(key=self._effect_key("")).first()
+        call = _effect_under(self._effect_key(""))
         if call is None:
             # Outside the transaction: reading facts may ask other systems.
             if (instead := kind.recheck(self._lease.run, asked.position)) is not None:
@@ -129,7 +130,8 @@ class Context:
     def _read(self, tool: Tool, arguments: dict[str, Any], request: str) -> dict[str, Any]:
         self._reads[tool.name] += 1
         key = f"{self.run_key}:step{self.position}/{tool.name}/{self._reads[tool.name]}"
-        if self.attempt > 1 and (known := Call.objects.filter(key=key, digest=digest(request)).first()):
+        if known := Call.objects.exclude(kind=CallKind.EFFECT).filter(key=key, digest=digest(request)).first():
+            # Tried again, also after a pause or a redrive, which count attempts anew: what was read stands.
             return known.answer or {}
         answer = _answer(tool, tool.function(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
@@ -159,7 +161,8 @@ class Context:
         key = self._effect_key(name)
         with transaction.atomic():
             self._lease.locked()
-            call = Call.objects.filter(key=key).first() or self._prepare(tool, key, request)
+            call = _effect_under(key) or self._prepare(tool, key, request)
+            reach(self.run_key, self.position, f"{tool.name}-intending")
         if call.digest != digest(request):
             self._alarm(call, digest(request))
         reach(self.run_key, self.position, f"{tool.name}-intended")
@@ -270,8 +273,10 @@ class Context:
             raise
         except Exception as error:  # noqa: BLE001 (a tool may raise anything)
             return self._unknown(tool, call, error)
-        reach(self.run_key, self.position, f"{tool.name}-answered")
-        return self._confirm(tool, call, answer)
+        with unhurried():
+            # The step's time may be over, above all where this process was frozen: what is known is kept all the same.
+            reach(self.run_key, self.position, f"{tool.name}-answered")
+            return self._confirm(tool, call, answer)
 
     def _confirm(self, tool: Tool, call: Call, answer: Any, by: str = Call.SettledBy.ANSWER) -> dict[str, Any]:
         try:
@@ -314,6 +319,10 @@ class Context:
             unsettled = unsettled.filter(sends=call.sends)
         unsettled.update(state=state, settled_at=DatabaseClock(), **columns)
         call.state = state
+
+
+def _effect_under(key: str) -> Call | None:
+    return Call.objects.filter(kind=CallKind.EFFECT, key=key).first()
 
 
 def _answer(tool: Tool, answer: Any) -> str:

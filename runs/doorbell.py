@@ -69,27 +69,35 @@ class Canary:
     """A bell that carries no work, for one host's cluster alone: taken, executed and acknowledged, it proves that the
     whole chain of pusher, worker and monitor lives. Unacknowledged it is the only sign of a cluster that hangs."""
 
+    STARTING = 30
+    """Seconds more that a cluster gets for its first one."""
+
     def __init__(self, host: str) -> None:
         self.key = f"canary {host}"
         self.acknowledged_at: datetime | None = None
         self.begin()
 
     def begin(self) -> None:
-        """A new cluster starts: it gets the whole time for its first one."""
-        self._sent = time.monotonic()
+        """A new cluster starts."""
         self._row: int | None = None
+        self._sent = self._rung = -math.inf
+        self._excused = time.monotonic() + self.STARTING
 
-    def silent_for(self, every: float) -> float:
-        """Seconds since the canary that is under way was sent; sends one when it is time. 0 when none is missing."""
+    def silent_for(self, every: float, *, busy: bool) -> float:
+        """Seconds that a canary has been missing while a worker was free to answer it; sends one when it is time.
+        `busy`: all workers are at work now. That is an excuse for as long as each may have two bells before it."""
+        now = time.monotonic()
         if self._row is not None and not self._waits():
-            self._row, self.acknowledged_at = None, timezone.now()
-        silent = time.monotonic() - self._sent
+            self._row, self.acknowledged_at, self._excused = None, timezone.now(), now
         if self._row is None:
-            if silent < every and self.acknowledged_at is not None:
-                return 0
-            self._send()
+            if now - self._sent >= every:
+                self._send()
             return 0
-        return silent
+        if busy and now - self._sent < 3 * longest_bell():
+            self._excused = max(self._excused, now)
+        if now - self._rung >= every / 3:
+            self._ring()
+        return max(0.0, now - max(self._sent, self._excused))
 
     def _waits(self) -> bool:
         with connection.cursor() as cursor:
@@ -104,8 +112,16 @@ class Canary:
                 [self.key, json.dumps({"run": NO_RUN})],
             )
             self._row = cursor.fetchone()[0]
-            cursor.execute(NOTIFY)
         self._sent = time.monotonic()
+        self._ring()
+
+    def _ring(self) -> None:
+        # Before all bells, so that a long queue does not look like a hung one; and again, since whoever had it in hand
+        # may have been killed.
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE django_q_ormq SET lock = to_timestamp(0) WHERE id = %s", [self._row])
+            cursor.execute(NOTIFY)
+        self._rung = time.monotonic()
 
     @staticmethod
     def queue() -> dict[str, float]:
@@ -153,6 +169,13 @@ class WakeBroker(ORM):
             return None
 
     def _take(self) -> list[tuple[int, str]]:
+        """The bells that are next; rows that are none are dropped on the way."""
+        while rows := self._lock_next():
+            if bells := [(bell_id, package) for bell_id, payload in rows if (package := self._pack(bell_id, payload))]:
+                return bells
+        return []
+
+    def _lock_next(self) -> list[tuple[int, str]]:
         with connections[Conf.ORM].cursor() as cursor:
             cursor.execute(
                 "UPDATE django_q_ormq SET lock = clock_timestamp() + make_interval(secs => %s) WHERE id IN ("
@@ -160,8 +183,7 @@ class WakeBroker(ORM):
                 " ORDER BY lock, id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, payload",
                 [Conf.RETRY, [self.list_key, Canary(host()).key], Conf.BULK],
             )
-            rows = cursor.fetchall()
-        return [(bell_id, package) for bell_id, payload in rows if (package := self._pack(bell_id, payload))]
+            return cursor.fetchall()
 
     def _pack(self, bell_id: int, payload: str) -> str | None:
         try:
@@ -217,6 +239,8 @@ def _run_of(payload: str) -> int:
     except ValueError:
         raise NotABell(payload) from None
     if not isinstance(bell, dict) or set(bell) != {"run"} or type(bell["run"]) is not int:
+        raise NotABell(payload)
+    if not 0 <= bell["run"] < 2**63:
         raise NotABell(payload)
     return bell["run"]
 

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from . import waits, workflows
 from .doorbell import NOTIFY, RING, ring
 from .errors import AlreadyStarted, BadRequest, IllegalMove, NoSuchRun, NotAllowed
+from .failpoints import reach
 from .models import AuditEvent, Delivery, Run, database_clock, run_key
 from .states import Status, WaitKind
 from .values import BadValue, as_json, from_json
@@ -57,7 +58,7 @@ def start(
     check_key(key)
     group = team if isinstance(team, Group) else _team(team)
     _check_member(by, group)
-    text = _input(input)
+    text = input_text(input)
     values = {
         "key": key,
         "workflow": found.name,
@@ -81,7 +82,7 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
     Delivering the same body again before it is taken returns the first delivery; another one raises BadRequest. Raises
     NoSuchRun, NotAllowed, IllegalMove (the run has ended).
     """
-    text = _input(body, where="event")
+    text = input_text(body, where="event")
     check_words(name, "name of the event", LONGEST_NAME)
     may_operate(key, by, "deliver an event to")
     with transaction.atomic():
@@ -95,10 +96,12 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
                     f"Run {key} holds another event {name} already, which no step has taken yet. Nothing was changed."
                 )
             return waiting
-        delivery = Delivery.objects.create(run=run, name=name, body=from_json(text), delivered_by=by)
-        if _waits_for(run, name):
-            waits.take_delivery(run, name, run.position + 1)
+        taken_at = run.position + 1 if _waits_for(run, name) else None
+        delivery = Delivery.objects.create(run=run, name=name, body=from_json(text), delivered_by=by, position=taken_at)
+        if taken_at is not None:
             wake(run, why=f"event {name} was delivered", actor=actor, user=by)
+        reach(key, run.position + 1, "delivering")
+    reach(key, run.position + 1, "delivered")
     return delivery
 
 
@@ -201,11 +204,11 @@ def locked(key: str, user: Any) -> Run:
     return Run.objects.select_for_update(no_key=True).get(key=key)
 
 
-def _started_before(key: str, workflow: Workflow, input_text: str, team: Group) -> Run:
+def _started_before(key: str, workflow: Workflow, text: str, team: Group) -> Run:
     run = Run.objects.get(key=key)
     for difference, same in (
         ("workflow", run.workflow == workflow.name),
-        ("input", run.input == json.loads(input_text)),
+        ("input", run.input == json.loads(text)),
         ("team", run.team_id == team.pk),
     ):
         if not same:
@@ -254,7 +257,8 @@ def check_key(key: str) -> None:
         raise BadRequest(f"{key!r} cannot be a run key. {error.messages[0]}") from None
 
 
-def _input(value: dict[str, Any], where: str = "input") -> str:
+def input_text(value: dict[str, Any], where: str = "input") -> str:
+    """The JSON text of an object from outside. Raises BadRequest."""
     if not isinstance(value, dict):
         raise BadRequest(f"The {where} must be a JSON object.")
     try:

@@ -130,3 +130,9 @@ class NotApproved(PermanentError):
 
 class LeaseLost(BaseException):
     """Another worker, a person or the clock took the run. Stop, and change neither run nor checkpoints."""
+
+
+def sentence_of(error: BaseException) -> str:
+    """What an error says, as it can be kept: what the database cannot hold is spelled, and who says nothing is named."""
+    said = str(error) or type(error).__name__
+    return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -1,23 +1,25 @@
-"""Places where a worker can be made to die, for the demo and the tests. Off, and costing nothing, unless switched on.
+"""Places where a worker can be made to die or to freeze, for the demo and the tests. Off, and costing nothing, unless
+switched on.
 
 FAILPOINTS names a folder. A file `kill` in it lists points, one a line: `claim-0042:step7:entered` (run, position,
 boundary) or `#12` (the twelfth boundary that this process reaches). A point is used up by the first process that
-reaches it, which then ends itself with SIGKILL. Every boundary reached is noted in the file `reached`. Imports nothing
-of ours.
+reaches it, which then ends itself with SIGKILL. A file `freeze` does the same with SIGSTOP. Every boundary reached is
+noted in the file `reached`. Imports nothing of ours.
 """
 
 import os
 import signal
 from pathlib import Path
 
+_DEEDS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 _folder = os.environ.get("FAILPOINTS", "")
 _reached = 0
 
 
 def reach(run_key: str, position: int, boundary: str) -> None:
-    """Die here by SIGKILL if this point was asked for and not used up before."""
+    """Die by SIGKILL or freeze by SIGSTOP here, if this point was asked for and not used up before."""
     if _folder:
-        _die_if_asked(Path(_folder), f"{run_key}:step{position}:{boundary}")
+        _do_what_is_asked(Path(_folder), f"{run_key}:step{position}:{boundary}")
 
 
 def switch(folder: str) -> None:
@@ -26,25 +28,30 @@ def switch(folder: str) -> None:
     _folder, _reached = folder, 0
 
 
-def _die_if_asked(folder: Path, point: str) -> None:
+def _do_what_is_asked(folder: Path, point: str) -> None:
     global _reached  # noqa: PLW0603
     _reached += 1
     with open(folder / "reached", "a") as notes:
         notes.write(f"{os.getpid()} {point}\n")
+    for deed, number in _DEEDS.items():
+        asked = _listed(folder / deed)
+        for name in (point, f"#{_reached}"):
+            if name in asked and _use_up(folder / f"{deed}-{name.replace(':', '-')}", point):
+                os.kill(os.getpid(), number)
+
+
+def _listed(file: Path) -> list[str]:
     try:
-        asked = (folder / "kill").read_text().split()
+        return file.read_text().split()
     except FileNotFoundError:
-        return
-    for name in (point, f"#{_reached}"):
-        if name in asked and _use_up(folder, name, point):
-            os.kill(os.getpid(), signal.SIGKILL)
+        return []
 
 
-def _use_up(folder: Path, name: str, point: str) -> bool:
+def _use_up(mark: Path, point: str) -> bool:
     # Exclusive: of two processes at the same point only one dies.
     try:
-        with open(folder / f"died-{name.replace(':', '-')}", "x") as mark:
-            mark.write(f"{os.getpid()} {point}")
+        with mark.open("x") as note:
+            note.write(f"{os.getpid()} {point}")
     except FileExistsError:
         return False
     return True

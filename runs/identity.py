@@ -23,6 +23,15 @@ def host() -> str:
     return socket.gethostname()[:40]
 
 
+def children(pid: int) -> list[int] | None:
+    """The living processes that this one started; None where the kernel does not tell."""
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return [int(child) for child in listed.split() if started(int(child))]
+
+
 def started(pid: int) -> str:
     """When the process began, in clock ticks since boot; empty when no such process lives here."""
     try:

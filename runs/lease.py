@@ -225,6 +225,8 @@ class Lease:
 
 def execute(statement: str, values: dict[str, Any]) -> psycopg.Cursor:
     """Run fixed SQL on Django's own connection, below its cursor wrapper: half the cost, and prepared."""
+    # As Django's own cursor() does: a connection that broke while this worker was idle is replaced unnoticed.
+    connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors:
         return psycopg.Cursor(connection.connection).execute(statement, values)

@@ -7,15 +7,15 @@ May import engine, waits, workflows, doorbell, models, states, errors.
 from datetime import timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Q
 
 from . import waits, workflows
 from .doorbell import ring
-from .engine import check_key, check_words, locked, may_operate
+from .engine import check_key, check_words, input_text, locked, may_operate, wake
 from .errors import AlreadyStarted, BadRequest, IllegalMove
 from .models import Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
 from .states import FINAL, CallKind, EffectState, Status, WaitKind
-from .values import as_json
 
 SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
 
@@ -29,8 +29,9 @@ SELECT %s, position, step, output, wait_kind, closed_as, attempt, started_at, co
 def pause(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """Hold a run where it is. A step that is under way does not get to commit, and is entered again on resume; what it
     sent is still recorded. Deadlines go on: an answer may be given, and time may run out, while it is paused."""
+    _may_repair(key, by, why, "pause")
     with transaction.atomic():
-        run = _operated(key, by, why, "pause")
+        run = locked(key, by)
         if run.status == Status.PAUSED:
             return run
         run.move(Status.PAUSED, why=why, actor=actor or "pause", user=by, reason=why, attempt=0)
@@ -39,8 +40,9 @@ def pause(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 def resume(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """Let a paused run go on: back to what it waited for, or ready when that was answered meanwhile."""
+    _may_repair(key, by, why, "resume")
     with transaction.atomic():
-        run = _operated(key, by, why, "resume")
+        run = locked(key, by)
         if run.status != Status.PAUSED:
             raise IllegalMove(key, run.status, "resumed")
         back_to = Status.READY if not run.wait_kind else Status.SLEEPING if run.wait_kind in SLEEPS else Status.WAITING
@@ -50,8 +52,9 @@ def resume(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 def retry_now(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """Do not wait for the back-off, the repaired code or the raised cap: try now."""
+    _may_repair(key, by, why, "retry")
     with transaction.atomic():
-        run = _operated(key, by, why, "retry")
+        run = locked(key, by)
         if run.wait_kind not in (WaitKind.RETRY, WaitKind.MIGRATION, WaitKind.CAP) or run.status == Status.PAUSED:
             raise IllegalMove(key, _standing(run), "tried again now")
         _move(run, Status.READY, why, actor or "retry", by, reason="")
@@ -77,14 +80,16 @@ def raise_cap(
     raised = {name: value for name, value in given.items() if value is not None}
     if not raised or any(value <= 0 for value in raised.values()):
         raise BadRequest("Say which cap to raise (steps, working time or age), and to what positive value.")
+    _may_repair(key, by, why, "raise a cap of")
     with transaction.atomic():
-        run = _operated(key, by, why, "raise a cap of")
+        run = locked(key, by)
         if run.is_final:
             raise IllegalMove(key, run.status, "given a higher cap")
         run.caps = (run.caps or {}) | raised
         run.save(update_fields=["caps"])
-        if run.status == Status.WAITING and run.wait_kind == WaitKind.CAP:
-            _move(run, Status.READY, why, actor or "raise cap", by, reason="")
+        if run.wait_kind == WaitKind.CAP:
+            # A paused one stays paused, but is ready when it is resumed.
+            wake(run, why=why, actor=actor or "raise cap", user=by)
     return run
 
 
@@ -94,8 +99,9 @@ def redrive(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     Where an effect of that position was refused, the position is closed: the run goes back to the step that asked for
     it, or to the same step, at a new position and so under a new key.
     """
+    _may_repair(key, by, why, "redrive")
     with transaction.atomic():
-        run = _operated(key, by, why, "redrive")
+        run = locked(key, by)
         if run.status != Status.DEAD:
             raise IllegalMove(key, _standing(run), "redriven")
         _close_refused(run)
@@ -105,8 +111,9 @@ def redrive(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 def discard(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """Give a dead run up: it ends as cancelled."""
+    _may_repair(key, by, why, "discard")
     with transaction.atomic():
-        run = _operated(key, by, why, "discard")
+        run = locked(key, by)
         if run.status != Status.DEAD:
             raise IllegalMove(key, _standing(run), "discarded")
         if run.asked:
@@ -116,11 +123,15 @@ def discard(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
 
 
 def repeated_by_fork(run: Run, position: int) -> list[Call]:
-    """The effects that a fork from this position would make again: those known to have happened, and the unknown."""
+    """The effects that a fork from this position would make again: those known to have happened, and the unknown.
+
+    A fork's copied checkpoints stand for what its origin did: that would happen again too. Raises BadRequest for a
+    position that the run was never at.
+    """
+    _step_at(run, position)
     happened = [EffectState.CONFIRMED, EffectState.UNKNOWN, EffectState.SENT]
-    return list(
-        run.calls.filter(kind=CallKind.EFFECT, position__gte=position, state__in=happened).order_by("position", "pk")
-    )
+    effects = Call.objects.filter(kind=CallKind.EFFECT, state__in=happened).order_by("position", "pk")
+    return [call for part in _origins(run, position) for call in effects.filter(part)]
 
 
 def fork(
@@ -140,8 +151,9 @@ def fork(
     happen again, all of them, said by whoever decides so; an effect whose outcome is unknown blocks the fork.
     """
     check_key(new_key)
+    _may_repair(key, by, why, "fork")
     with transaction.atomic():
-        run = _operated(key, by, why, "fork")
+        run = locked(key, by)
         if run.status not in FINAL and run.status != Status.DEAD:
             raise IllegalMove(key, _standing(run), "forked; cancel it first")
         step = _step_at(run, position)
@@ -162,13 +174,13 @@ def fork(
     return made
 
 
-def _operated(key: str, by: Any, why: str, verb: str) -> Run:
-    """The run, locked, for somebody who may repair it and says why."""
+def _may_repair(key: str, by: Any, why: str, verb: str) -> None:
+    """Refuse whoever may not repair the run or does not say why. Outside the verb's transaction: the refusal of a
+    right leaves a row, which must not be rolled back with it."""
     if not why.strip():
         raise BadRequest(f"Say why you {verb} the run: the reason stays in its history.")
     check_words(why, "reason")
     may_operate(key, by, verb)
-    return locked(key, by)
 
 
 def _move(run: Run, to: Status, why: str, actor: str, by: Any, **columns: Any) -> None:
@@ -183,10 +195,16 @@ def _standing(run: Run) -> str:
 
 def _close_refused(run: Run) -> None:
     position = run.position + 1
-    refused = run.calls.filter(kind=CallKind.EFFECT, position=position, state=EffectState.REFUSED).first()
-    if refused is None:
+    effects = run.calls.filter(kind=CallKind.EFFECT, position=position)
+    refused = effects.filter(state=EffectState.REFUSED).first()
+    if refused is None or run.asked:
+        # A step that has asked since is not entered again: only its wait is resolved anew.
         return
-    now = database_clock()
+    if others := [call.key for call in effects.exclude(state__in=[EffectState.REFUSED, EffectState.PREPARED])]:
+        raise BadRequest(
+            f"{refused.key} was refused, so its step would be entered anew, under new keys, and would make "
+            f"{', '.join(others)} again. Fork {run.key} at step {position}, naming each, or discard it."
+        )
     Checkpoint.objects.create(
         run=run,
         position=position,
@@ -195,16 +213,30 @@ def _close_refused(run: Run) -> None:
         closed_as="refused",
         attempt=run.attempt,
         started_at=refused.prepared_at,
-        committed_at=now,
+        committed_at=database_clock(),
     )
     asking = [step for kind in waits.kinds.values() if (step := kind.asking_step(run, refused.key))]
     run.position, run.next_step = position, asking[0] if asking else run.next_step
     run.save(update_fields=["position", "next_step"])
 
 
+def _origins(run: Run, position: int) -> list[Q]:
+    """Whose calls stand for this run's positions from `position` on, the eldest first."""
+    parts, last = [], run.position + 1
+    while last >= position:
+        begun_at = run.transitions.order_by("pk").values_list("position", flat=True)[0]
+        parts.insert(0, Q(run=run, position__range=(max(position, begun_at), last)))
+        if run.forked_from is None:
+            break
+        run, last = run.forked_from, min(last, begun_at - 1)
+    return parts
+
+
 def _step_at(run: Run, position: int) -> str:
-    if not 1 <= position <= run.position + 1:
-        raise BadRequest(f"Run {run.key} has been at steps 1 to {run.position + 1}; it cannot be forked at {position}.")
+    # A completed run has no unfinished position behind its last.
+    last = run.position if run.status == Status.COMPLETED else run.position + 1
+    if not 1 <= position <= last:
+        raise BadRequest(f"Run {run.key} has been at steps 1 to {last}; it cannot be forked at {position}.")
     checkpoint = run.checkpoints.filter(position=position).first()
     return checkpoint.step if checkpoint else run.next_step
 
@@ -222,27 +254,30 @@ def _check_repeated(run: Run, position: int, repeating: list[str]) -> None:
 
 
 def _copy(run: Run, new_key: str, *, position: int, step: str, input: dict[str, Any], by: Any) -> Run:
-    if Run.objects.filter(key=new_key).exists():
-        raise AlreadyStarted(new_key, "history")
-    if not isinstance(input, dict):
-        raise BadRequest("The input must be a JSON object.")
-    as_json(input, where="input")
-    newest = workflows.get(run.workflow, run.version)
-    if newest is not None and step not in newest.steps:
+    input_text(input)
+    known = workflows.get(run.workflow, run.version)
+    if known is not None and step not in known.steps:
         raise BadRequest(f"Workflow {run.workflow} version {run.version} has no step {step} in this code.")
-    made = Run.objects.create(
-        key=new_key,
-        workflow=run.workflow,
-        version=run.version,
-        team_id=run.team_id,
-        requested_by=by or run.requested_by,
-        input=input,
-        tags=run.tags,
-        position=position - 1,
-        next_step=step,
-        forked_from=run,
-        created_at=DatabaseNow(),
-    )
+    try:
+        with transaction.atomic():
+            made = Run.objects.create(
+                key=new_key,
+                workflow=run.workflow,
+                version=run.version,
+                team_id=run.team_id,
+                requested_by=by or run.requested_by,
+                input=input,
+                tags=run.tags,
+                position=position - 1,
+                next_step=step,
+                forked_from=run,
+                created_at=DatabaseNow(),
+            )
+    except IntegrityError:
+        # Of two that want the key at once, the second waited for the first.
+        if not Run.objects.filter(key=new_key).exists():
+            raise
+        raise AlreadyStarted(new_key, "history") from None
     with connection.cursor() as cursor:
         cursor.execute(_COPY, [made.pk, run.pk, position])
     return made

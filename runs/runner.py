@@ -20,8 +20,8 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 
 from .advance import Stretch
-from .doorbell import Canary, longest_bell
-from .identity import host
+from .doorbell import Canary
+from .identity import children, host
 from .lease import Lease
 from .models import Beat, DatabaseNow, Run, database_clock
 from .states import Status
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 RESTART_AFTER = (0.5, 1, 2, 5, 10)
 """Seconds before the cluster is started again, by how often it died in the last minute."""
-CANARY_EVERY = 15
-"""Seconds between canaries; also how long one may stay without acknowledgement while a worker is free."""
+WHOLE_WITHIN = 10
+"""Seconds within which the queue replaces a process of its own that died."""
 
 
 class Runner:
@@ -43,6 +43,7 @@ class Runner:
         self.deaths: list[float] = []
         self.cluster: subprocess.Popen | None = None
         self.canary = Canary(host())
+        self.whole_at = 0.0
         self.restarts = 0
 
     def run(self) -> int:
@@ -83,6 +84,17 @@ class Runner:
         elif (code := self.cluster.poll()) is not None:
             # Exit code 0 without a stop request is a crash too: the sentinel died and main ended quietly.
             self._replace_cluster(f"ended by itself (exit code {code})")
+        elif self._is_whole():
+            self.whole_at = time.monotonic()
+        elif (lacking := time.monotonic() - self.whole_at) > WHOLE_WITHIN:
+            # Its sentinel is frozen, or waits for a lock that a killed worker took along.
+            self._replace_cluster(f"has lacked a process for {lacking:.0f} s and does not replace it")
+
+    def _is_whole(self) -> bool:
+        """Does the cluster have its workers, its monitor and its pusher?"""
+        sentinel = children(self.cluster.pid) if self.cluster else None
+        guarded = children(sentinel[0]) if sentinel else None
+        return guarded is None or len(guarded) >= settings.WORKERS + 2
 
     def _replace_cluster(self, why: str) -> None:
         logger.error("The queue's cluster %s; starting another.", why)
@@ -95,6 +107,7 @@ class Runner:
     def _start_cluster(self) -> subprocess.Popen:
         command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "runner", "--cluster", str(os.getpid())]
         self.canary.begin()
+        self.whole_at = time.monotonic() + Canary.STARTING
         return subprocess.Popen(command, start_new_session=True)
 
     def _end_cluster(self) -> bool:
@@ -143,9 +156,9 @@ class Runner:
         Beat.objects.filter(host=host(), pid=os.getpid()).delete()
 
     def _watch_canary(self) -> None:
-        """A cluster that takes bells but acknowledges none is hung, and looks alive from outside; only this shows it."""
-        silent_for = self.canary.silent_for(CANARY_EVERY)
-        if silent_for > (longest_bell() + 10 if self._all_busy() else CANARY_EVERY):
+        """A cluster that takes bells but acknowledges none hangs, and looks alive from outside: only this shows it."""
+        silent_for = self.canary.silent_for(settings.CANARY_EVERY, busy=self._all_busy())
+        if silent_for > settings.CANARY_EVERY:
             self._replace_cluster(f"acknowledged nothing for {silent_for:.0f} s: it hangs")
 
     def _all_busy(self) -> bool:

@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from . import waits, workflows
 from .doorbell import NOTIFY, RING
 from .engine import wake
+from .failpoints import reach
 from .identity import host, lives
 from .models import Run, database_clock
 from .states import Status, WaitKind
@@ -50,7 +51,8 @@ WITH found AS (
 
 _RECLAIM = f"""
 WITH found AS (
-  SELECT id, status AS was, 'worker ' || worker || ' was lost: ' || %(loss)s::text AS why
+  SELECT id, status AS was, 'worker ' || worker || ' was lost: ' ||
+         CASE WHEN worker = ANY(%(gone)s) THEN 'its process ended' ELSE 'its lease ran out' END AS why
     FROM runs_run WHERE status = 'running' AND (lease_until <= runs_now() OR worker = ANY(%(gone)s))
    LIMIT {BATCH} FOR NO KEY UPDATE SKIP LOCKED
 {_MADE_READY}"""
@@ -91,13 +93,14 @@ SELECT count(*), ({NOTIFY} FROM rung LIMIT 1) FROM marked
 
 def sweep() -> dict[str, int]:
     """Look once for everything that is due, and say how many runs each look moved or rang for."""
-    return {
-        "woken": wake_sleepers(),
-        "fit again": wake_migrated(),
-        "reclaimed": reclaim_abandoned(),
-        "fell due": close_overdue_waits(),
-        "rung again": ring_forgotten(),
+    looks = {
+        "woken": wake_sleepers,
+        "fit again": wake_migrated,
+        "reclaimed": reclaim_abandoned,
+        "fell due": close_overdue_waits,
+        "rung again": ring_forgotten,
     }
+    return {what: _look(what, look) for what, look in looks.items()}
 
 
 def wake_sleepers() -> int:
@@ -107,9 +110,7 @@ def wake_sleepers() -> int:
 
 def reclaim_abandoned() -> int:
     """Running, but its worker is gone: a process of this host that no longer lives, or a lease that is past."""
-    dead = _dead_workers()
-    lost = _count(_RECLAIM, {"loss": "its process ended", "gone": dead}) if dead else 0
-    return lost + _count(_RECLAIM, {"loss": "its lease ran out", "gone": []}) + _count(_RECLAIM_SILENT)
+    return _count(_RECLAIM, {"gone": _dead_workers()}) + _count(_RECLAIM_SILENT)
 
 
 def wake_migrated() -> int:
@@ -151,6 +152,12 @@ def _close_overdue(run_id: int) -> int:
         else:
             wake(run, why=f"nobody answered in time: {run.wait_name}", actor="sweep")
     return 1
+
+
+def _look(what: str, look: Callable[[], int]) -> int:
+    if found := look():
+        reach("sweep", 0, what.replace(" ", "-"))
+    return found
 
 
 def _isolated(verb: Callable[[int], int], run_id: int) -> int:

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class TimeIsUp(BaseException):
-    """The step took longer than it may. Not an Exception: an author's `except Exception` must not swallow it."""
+class TimeIsUp(KeyboardInterrupt):
+    """The step took longer than it may. Not an Exception: an author's `except Exception` must not swallow it. An
+    interrupt: psycopg cancels the query that one of those cuts short, and the connection stays usable."""
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Let no alarm cut this block short; one that comes in it strikes behind it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -25,7 +36,7 @@ def limited(seconds: float) -> Iterator[None]:
             raise TimeIsUp
 
     before, began = signal.signal(signal.SIGALRM, expire), time.monotonic()
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer, every = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         try:
             yield
@@ -36,4 +47,4 @@ def limited(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if outer:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)))
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)), every)

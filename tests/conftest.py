@@ -93,6 +93,21 @@ def database(template, django_db_blocker):
             _administer(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def flows_world(database, tmp_path, monkeypatch) -> Path:
+    """The outside world of tests.flows: a folder whose files say what was paid and written. And its table."""
+    from django.db import connection
+
+    from tests.flows.workflows import ENTRIES
+
+    with connection.cursor() as cursor:
+        cursor.execute(ENTRIES)
+    world = tmp_path / "world"
+    world.mkdir()
+    monkeypatch.setenv("FLOWS_WORLD", str(world))
+    return world
+
+
 @dataclass(frozen=True)
 class People:
     """One team and one person of each role in it, and a stranger in a team of her own. All log in with `password`."""

@@ -1,4 +1,7 @@
-"""The runner as a real process for tests, with its whole family of workers in view."""
+"""The runner as a real process for tests, with its whole family of workers in view.
+
+It knows the site's workflows and, with `flows=True`, those of tests.flows.
+"""
 
 import contextlib
 import os
@@ -26,9 +29,11 @@ def eventually(condition: Callable[[], object], seconds: float = 30) -> None:
 class RunnerProcess:
     """Use as a context manager; leaving it kills whatever is left of the family."""
 
-    def __init__(self, database, log: Path, **environment: str) -> None:
+    def __init__(self, database, log: Path, *, flows: bool = False, **environment: str) -> None:
         self._log = log
-        self._environment = database.environment | {"WORKERS": "2"} | environment
+        settings = "tests.settings" if flows else "durable_site.settings"
+        chosen = {"WORKERS": "2", "DJANGO_SETTINGS_MODULE": settings} | environment
+        self._environment = database.environment | chosen
         self._seen: set[psutil.Process] = set()
 
     def __enter__(self) -> "RunnerProcess":
@@ -77,12 +82,24 @@ class RunnerProcess:
 
     def workers(self) -> list[psutil.Process]:
         """The two workers: the sentinel's first children. The monitor and the pusher come behind them."""
+        return self.guarded()[:2]
+
+    def monitor(self) -> psutil.Process:
+        """Of a cluster none of whose processes was replaced yet."""
+        return self.guarded()[2]
+
+    def pusher(self) -> psutil.Process:
+        """Of a cluster none of whose processes was replaced yet."""
+        return self.guarded()[3]
+
+    def guarded(self) -> list[psutil.Process]:
+        """The sentinel's children, the eldest first; none while one is missing."""
         try:
             children = sorted(filter(_lives, self.sentinel().children()), key=lambda process: process.pid)
         except (psutil.NoSuchProcess, IndexError):
             return []
         self.family()
-        return children[:2] if len(children) == 4 else []
+        return children if len(children) == 4 else []
 
     def terminate(self) -> int:
         """SIGTERM to the runner alone; its exit code."""

@@ -71,7 +71,7 @@ class Stage:
 
     def __enter__(self) -> "Stage":
         self._before = [dict(registry) for registry in self.registries]
-        self.flow = Workflow("under-test", version=1, retry=Retry(attempts=3, base=0.01, cap=0.01))
+        self.flow = Workflow("under-test", version=1, retry=Retry(attempts=3, base=4, cap=4))
         self.source = facts("test.facts")(lambda arguments: dict(self.facts))
         return self
 

@@ -50,7 +50,7 @@ def pay(*, idempotency_key: str, amount_minor: int, currency: str, payee: str) -
 @pytest.fixture
 def flow():
     """A fresh workflow, forgotten again after the test."""
-    made = Workflow("under-test", version=1, retry=Retry(attempts=3, base=0.01, cap=0.01))
+    made = Workflow("under-test", version=1, retry=Retry(attempts=3, base=4, cap=4))
     yield made
     del workflows._registry["under-test", 1]
 

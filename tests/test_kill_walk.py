@@ -1,13 +1,13 @@
 """A worker killed at every commit and call boundary: the claim is paid once, noticed at most once, and goes on exactly
 where it stopped."""
 
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sandbox_process import SandboxProcess
-from worker_process import WorkerProcess
+from worker_process import finish_with_a_kill_at
 
 from approvals import ledger
 from approvals.models import Approval, ApprovalStatus
@@ -16,7 +16,7 @@ from durable_site.claims.models import Claim, ReserveEntry
 from durable_site.claims.workflows import claim_payout
 from runs.engine import start
 from runs.models import Call, Checkpoint, Run
-from runs.states import FINAL, EffectState, Status
+from runs.states import EffectState, Status
 
 pytestmark = pytest.mark.faults
 
@@ -40,23 +40,12 @@ def begin(sandbox: SandboxProcess, people, reference: str) -> Run:
     return start(claim_payout, key=claim.run_key, input={"claim": reference}, team=people.team, by=people.requester)
 
 
-def finish_with_a_kill_at(run: Run, point: str, folder: Path, adjuster) -> bool:
-    """Work the run to its end with one worker after the other; was one of them killed on the way?"""
-    folder.mkdir()
-    (folder / "kill").write_text(point)
-    until, killed = time.monotonic() + 30, False
-    while not killed or run.status not in FINAL:
-        with WorkerProcess(folder) as worker:
-            while not worker.was_killed and run.status not in FINAL:
-                assert time.monotonic() < until, f"{run.key} is {run.status} at {run.position}: {run.reason}"
-                time.sleep(0.01)
-                run.refresh_from_db()
-                if run.status == Status.WAITING:
-                    answer(Approval.objects.get(run=run, status=ApprovalStatus.OPEN), adjuster)
-            if not worker.was_killed:
-                return killed
-            killed = True
-    return killed
+def decided_by(adjuster) -> Callable[[Run], None]:
+    def decide(run: Run) -> None:
+        if run.status == Status.WAITING:
+            answer(Approval.objects.get(run=run, status=ApprovalStatus.OPEN), adjuster)
+
+    return decide
 
 
 def assert_told_rightly(run: Run, folder: Path, sandbox: SandboxProcess, mail: Path) -> None:
@@ -92,7 +81,7 @@ def test_killed_at_every_boundary_the_claim_is_paid_once_and_completes(world, pe
     while True:
         folder = tmp_path / f"failpoints-{boundary}"
         run = begin(world, people, f"walk-{boundary}")
-        killed = finish_with_a_kill_at(run, f"#{boundary}", folder, people.adjuster)
+        killed = finish_with_a_kill_at(run, f"#{boundary}", folder, decided_by(people.adjuster))
         assert_told_rightly(run, folder, world, tmp_path / "mail")
         if not killed:
             break
@@ -111,7 +100,7 @@ def test_a_kill_round_the_payment_shows_as_a_replay_only_when_the_provider_had_m
     world, people, tmp_path, point, replayed
 ):
     run = begin(world, people, "once")
-    assert finish_with_a_kill_at(run, f"claim-once:step6:{point}", tmp_path / "failpoints", people.adjuster)
+    assert finish_with_a_kill_at(run, f"claim-once:step6:{point}", tmp_path / "failpoints", decided_by(people.adjuster))
     assert_told_rightly(run, tmp_path / "failpoints", world, tmp_path / "mail")
     assert Call.objects.get(run=run, tool="payments.transfer").replayed is replayed
 
@@ -119,7 +108,7 @@ def test_a_kill_round_the_payment_shows_as_a_replay_only_when_the_provider_had_m
 def test_a_notice_whose_worker_died_with_it_under_way_stays_unknown_and_is_not_sent_again(world, people, tmp_path):
     run = begin(world, people, "letter")
     assert finish_with_a_kill_at(
-        run, "claim-letter:step7:mail.notify-sending", tmp_path / "failpoints", people.adjuster
+        run, "claim-letter:step7:mail.notify-sending", tmp_path / "failpoints", decided_by(people.adjuster)
     )
     assert_told_rightly(run, tmp_path / "failpoints", world, tmp_path / "mail")
     assert Call.objects.get(run=run, tool="mail.notify").state == EffectState.UNKNOWN

@@ -3,6 +3,7 @@ long series of the same are elsewhere."""
 
 import os
 import signal
+from datetime import timedelta
 
 import pytest
 from runner_process import RunnerProcess, eventually
@@ -11,9 +12,12 @@ from sandbox_process import SandboxProcess
 from approvals.testing import answer_all
 from durable_site.claims.testing import made_up_claim
 from durable_site.claims.workflows import claim_payout
-from runs.doorbell import ring
 from runs.engine import start
-from runs.models import Run
+from runs.lease import Lease
+from runs.models import Beat, DatabaseNow, Run
+from runs.sweep import sweep
+from tests.flows.tools import lines
+from tests.flows.workflows import plain, poison, slow
 
 pytestmark = pytest.mark.faults
 
@@ -70,12 +74,11 @@ def test_sigterm_stops_everything_and_exits_0(people, runner, sandbox):
 @pytest.mark.parametrize("victim", ["idle worker", "monitor", "pusher", "sentinel", "main"])
 def test_whoever_is_killed_work_goes_on_and_nobody_is_orphaned(people, runner, sandbox, victim):
     assert_works(people, runner, sandbox, "before")
-    sentinel = runner.sentinel()
     family = {
         "idle worker": runner.workers()[0],
-        "monitor": sorted(sentinel.children(), key=lambda process: process.pid)[2],
-        "pusher": sorted(sentinel.children(), key=lambda process: process.pid)[3],
-        "sentinel": sentinel,
+        "monitor": runner.monitor(),
+        "pusher": runner.pusher(),
+        "sentinel": runner.sentinel(),
         "main": runner.main(),
     }
     for round_number in range(3 if victim == "idle worker" else 1):
@@ -103,21 +106,6 @@ def test_a_signal_to_the_whole_group_of_the_runner_stops_it_as_cleanly(people, r
     eventually(lambda: not runner.family(), 5)
 
 
-def test_bells_that_are_lost_doubled_or_forged_change_nothing(people, runner, sandbox, database):
-    run = begin(people, "rung")
-    for _ in range(20):
-        ring(run.pk)
-    ring(run.pk + 1000)
-    database.query("INSERT INTO django_q_ormq (key, payload, lock) VALUES ('runs', 'os.system', now()) RETURNING id")
-    eventually(lambda: completed(run))
-    assert run.checkpoints.count() == 9
-    assert len(sandbox.payments()) == 1
-    silent = begin(people, "silent")
-    database.query("DELETE FROM django_q_ormq RETURNING id")
-    eventually(lambda: completed(silent), 40)
-    eventually(lambda: database.query("SELECT count(*) FROM django_q_ormq") == [(0,)])
-
-
 def test_a_database_that_throws_everybody_out_is_found_again(people, runner, sandbox, database):
     assert_works(people, runner, sandbox, "before")
     database.query(
@@ -128,3 +116,95 @@ def test_a_database_that_throws_everybody_out_is_found_again(people, runner, san
 
     connection.close()
     assert_works(people, runner, sandbox, "after")
+
+
+# With the workflows of tests.flows
+
+
+@pytest.fixture
+def watched(database, flows_world, tmp_path):
+    """A runner that is quick to see that its cluster hangs, and has seen once that it does not."""
+    with RunnerProcess(database, tmp_path / "runner.log", flows=True, CANARY_EVERY="1") as process:
+        eventually(lambda: Beat.objects.filter(canary_at__isnull=False).exists())
+        yield process
+
+
+def begin_flow(people, flow, key: str, **input) -> Run:
+    return start(flow, key=key, input=input, team=people.team)
+
+
+def at_work(run: Run) -> bool:
+    run.refresh_from_db()
+    return run.status == "running"
+
+
+def assert_paid_once(world, runs: list[Run]) -> None:
+    assert sorted(line["claim"] for line in lines(world, "payments")) == sorted(run.key for run in runs)
+
+
+def test_a_worker_killed_at_work_costs_its_run_a_second_and_not_its_lease(people, watched, flows_world):
+    run = begin_flow(people, slow, "busy", seconds=2)
+    eventually(lambda: at_work(run))
+    victim = int(run.worker.split(":")[1])
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: completed(run), 10)
+    assert list(run.checkpoints.values_list("position", "attempt")) == [(1, 2), (2, 1)]
+    assert_paid_once(flows_world, [run])
+    eventually(lambda: len(watched.family()) == 7, 10)
+
+
+def test_a_step_that_kills_its_worker_ends_in_the_dead_letters_and_disturbs_no_neighbour(people, watched, flows_world):
+    poisoned = begin_flow(people, poison, "poisoned", poison="exit_at_once")
+    neighbours = [begin_flow(people, plain, f"neighbour-{number}") for number in range(10)]
+    eventually(lambda: all(completed(run) for run in neighbours))
+    eventually(lambda: poisoned.refresh_from_db() or poisoned.status == "dead")
+    assert poisoned.reason.startswith("Step suffer was begun 2 times and never ended")
+    assert_paid_once(flows_world, neighbours)
+    eventually(lambda: len(watched.family()) == 7, 10)
+
+
+def test_a_step_at_work_comes_to_its_checkpoint_when_the_whole_group_is_told_to_stop(people, watched, flows_world):
+    run = begin_flow(people, slow, "leaving", seconds=1)
+    eventually(lambda: at_work(run))
+    os.killpg(watched.pid, signal.SIGTERM)
+    assert watched.terminate() == 0
+    assert watched.family() == []
+    run.refresh_from_db()
+    assert (run.status, run.position) == ("ready", 1)
+    assert run.checkpoints.get().attempt == 1
+    assert not Beat.objects.exists()
+
+
+@pytest.mark.parametrize("victim", ["monitor", "pusher"])
+def test_a_cluster_that_hangs_is_seen_by_its_missing_canary_and_replaced(people, watched, flows_world, victim):
+    frozen = getattr(watched, victim)()
+    frozen.suspend()
+    eventually(lambda: Beat.objects.get().restarts == 1)
+    assert "acknowledged nothing" in watched.log()
+    eventually(lambda: len(watched.workers()) == 2)
+    assert frozen not in watched.family()
+    run = begin_flow(people, plain, "after")
+    eventually(lambda: completed(run))
+
+
+def test_a_long_queue_is_not_taken_for_one_that_hangs(people, watched, flows_world):
+    runs = [begin_flow(people, slow, f"long-{number}", seconds=0.4) for number in range(20)]
+    eventually(lambda: all(completed(run) for run in runs))
+    assert Beat.objects.get().restarts == 0
+    assert_paid_once(flows_world, runs)
+
+
+def test_a_host_that_fell_silent_loses_its_leases_and_one_that_still_beats_does_not(people, database):
+    for host, silent in [("gone", 31), ("there", 20)]:
+        beat_at = DatabaseNow() - timedelta(seconds=silent)
+        Beat.objects.create(host=host, pid=1, workers=2, started_at=DatabaseNow(), beat_at=beat_at)
+        run = begin_flow(people, plain, host)
+        assert Lease.take(run.pk) is not None
+        Run.objects.filter(pk=run.pk).update(worker=f"{host}:12:34")
+    assert sweep()["reclaimed"] == 1
+    gone, there = Run.objects.get(key="gone"), Run.objects.get(key="there")
+    assert (gone.status, there.status) == ("ready", "running")
+    assert gone.transitions.last().why == "worker gone:12:34 was lost: its host fell silent"
+    assert database.query("SELECT (payload::json->>'run')::int FROM django_q_ormq ORDER BY id DESC LIMIT 1") == [
+        (gone.pk,)
+    ]

@@ -5,11 +5,16 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from django.db import connections
 
 from runs import failpoints
+from runs.identity import started
+from runs.models import Run
+from runs.states import FINAL
 from runs.testing import drain
 
 
@@ -39,6 +44,15 @@ class WorkerProcess:
         """Has it died of SIGKILL? Looking also reaps it, so that the sweep sees it gone."""
         return self._process.exitcode == -signal.SIGKILL
 
+    @property
+    def is_frozen(self) -> bool:
+        return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+    @property
+    def start(self) -> str:
+        """When it began, as its leases name it."""
+        return started(self.pid)
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
@@ -51,3 +65,38 @@ class WorkerProcess:
         while True:
             drain()
             time.sleep(0.01)
+
+
+def finish_with_a_kill_at(run: Run, point: str, folder: Path, meanwhile: Callable[[Run], object]) -> bool:
+    """Work the run to its end with one worker after the other; was one of them killed on the way? `meanwhile` is called
+    with the run again and again, to play whoever answers it."""
+    folder.mkdir()
+    (folder / "kill").write_text(point)
+    until, killed = time.monotonic() + 30, False
+    while not killed or run.status not in FINAL:
+        with WorkerProcess(folder) as worker:
+            while not worker.was_killed and run.status not in FINAL:
+                assert time.monotonic() < until, f"{run.key} is {run.status} at {run.position}: {run.reason}"
+                time.sleep(0.01)
+                run.refresh_from_db()
+                meanwhile(run)
+            if not worker.was_killed:
+                return killed
+            killed = True
+    return killed
+
+
+def killed_in(verb: Callable[[], object], point: str, folder: Path) -> bool:
+    """Do this in a process of its own that is killed at that point; did it come there?"""
+    folder.mkdir()
+    (folder / "kill").write_text(point)
+
+    def act() -> None:
+        failpoints.switch(str(folder))
+        verb()
+
+    connections.close_all()
+    process = multiprocessing.get_context("fork").Process(target=act)
+    process.start()
+    process.join()
+    return process.exitcode == -signal.SIGKILL

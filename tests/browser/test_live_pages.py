@@ -83,7 +83,7 @@ def test_the_inbox_brings_what_was_asked_meanwhile_and_keeps_the_focus(visit, cl
     ada.go("/inbox/")
     ada.page.keyboard.press("j")
     claim("0042")
-    ada.wait(20)
+    ada.wait(30)
     ada.sees("claim-0041", "claim-0042", "2 shown", within="#inbox-rows")
     ada.sees("Mine 2", within="#inbox-tabs")
     expect(ada.page.locator("#approval-1 .row-link")).to_be_focused()
@@ -104,7 +104,7 @@ def test_a_page_that_is_hidden_or_paused_asks_for_nothing_until_it_is_looked_at_
     assert (ada.polled(ROWS), ada.polled(COUNTS)) == (1, 1)
 
 
-@pytest.mark.parametrize("path", ["/inbox/"]*24)
+@pytest.mark.parametrize("path", ["/inbox/"]*40)
 def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_back(visit, claim, people, path):
     claim()
     ada = visit(people.adjuster)
@@ -119,7 +119,7 @@ def test_a_poll_after_signing_out_elsewhere_leads_the_whole_page_to_sign_in_and_
     ada.page.on("framenavigated", lambda f: log.append(("nav", f.url)))
     ada.page.on("requestfailed", lambda f: log.append(("fail", f.url, f.failure)))
     ada.wait(30)
-    ada.page.wait_for_timeout(2500); print("URL", ada.page.url, log, ada.page.content()[:300])
+    ada.page.wait_for_timeout(700); print("URL", ada.page.url, log, ada.page.content()[:300])
     ada.is_at(rf"/sign-in/\?next={path}$")
     expect(ada.page.locator("form")).to_have_count(1)
     ada.sign_in("ada", people.password)
@@ -132,11 +132,11 @@ def test_a_page_that_cannot_reach_the_site_says_that_its_numbers_are_old(visit, 
     ada.page.clock.install()
     ada.go("/inbox/")
     ada.context.set_offline(True)
-    ada.wait(20)
+    ada.wait(30)
     ada.sees("Not updating: connection lost", within="#updated")
     ada.sees("claim-0042", within="#inbox-rows")
     ada.context.set_offline(False)
-    ada.wait(20)
+    ada.wait(30)
     ada.sees("Updated ", within="#updated")
     assert ada.faults
     ada.faults.clear()  # they are what this test is about

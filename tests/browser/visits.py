@@ -111,8 +111,10 @@ class Visit:
             expect(self.page.locator(within)).to_contain_text(word, use_inner_text=True)
 
     def is_at(self, path: str) -> None:
-        """Waits until the page there is loaded; `path` may be a pattern."""
-        self.page.wait_for_url(re.compile(re.escape(self._address) + path))
+        """Waits until the page there is loaded; `path` is a pattern."""
+        # Not wait_for_url: it gives up when two polls that find the session ended lead to sign in one after the other.
+        expect(self.page).to_have_url(re.compile(re.escape(self._address) + path))
+        self.page.wait_for_load_state()
 
     def is_signed_for(self) -> None:
         """The receipt is shown, and says that it holds."""
@@ -135,6 +137,7 @@ class Visit:
     def _watch(self) -> None:
         self.context.add_init_script(REPORT_VIOLATIONS)
         self.context.on("console", self._on_console)
+        self.context.on("page", lambda page: page.on("crash", lambda: self._fault("the page crashed")))
         self.context.on("weberror", lambda error: self._fault(f"uncaught: {error.error}"))
         self.context.on("dialog", self._on_dialog)
         self.context.on("request", self._on_request)

@@ -1,6 +1,7 @@
 """`manage.py runs VERB …`: what runs there are, what each does and why it does not move; starting and cancelling them.
 
-The verbs are those of the pages. May import engine, history, models, states, errors and console.
+The verbs are those of the pages; those that repair are in repairs. May import engine, history, models, states, errors,
+console, repairs and standing.
 """
 
 import argparse
@@ -12,8 +13,9 @@ from django.core.management.base import CommandParser
 
 from runs import engine, history
 from runs.history import History
-from runs.management import console
+from runs.management import console, repairs
 from runs.management.console import ACTOR, Answer, Console, Verbs, columns, moment, name_of, shortened
+from runs.management.standing import line, say_key, say_why, summary
 from runs.models import Call, Run, Transition, database_clock
 from runs.states import Status
 from runs.templatetags import show
@@ -24,17 +26,18 @@ MOST = 100_000
 
 
 class Command(Console):
-    help = "Lists, shows, explains, starts and cancels runs."
+    help = "Lists, shows, explains, starts, repairs and cancels runs."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser)
         _say_which(verbs.add("list", self._list, _table, "list runs, the newest first"))
-        _say_key(verbs.add("show", self._show, _whole_story, "show one run: its steps, calls and moves"))
-        _say_key(verbs.add("why", self._why, _sentence, "say in one sentence why a run does not move"))
-        _say_what(verbs.add("start", self._start, _standing, "start a run; the same input again is the same run"))
-        cancel = verbs.add("cancel", self._cancel, _standing, "end a run for good")
-        _say_key(cancel)
-        cancel.add_argument("--why", metavar="TEXT", type=console.text, required=True, help="kept in the run's history")
+        say_key(verbs.add("show", self._show, _whole_story, "show one run: its steps, calls and moves"))
+        say_key(verbs.add("why", self._why, _sentence, "say in one sentence why a run does not move"))
+        _say_what(verbs.add("start", self._start, line, "start a run; the same input again is the same run"))
+        cancel = verbs.add("cancel", self._cancel, line, "end a run for good")
+        say_key(cancel)
+        say_why(cancel)
+        repairs.add_to(verbs)
 
     def _list(self, options: dict[str, Any]) -> Answer:
         user, limit = console.person(options["user"]), options["limit"]
@@ -45,12 +48,12 @@ class Command(Console):
         found = list(runs[: limit + 1])
         if len(found) > limit:
             self.stderr.write(f"There are more than {limit} runs; --limit N lists more of them.")
-        return [_summary(run) for run in found[:limit]]
+        return [summary(run) for run in found[:limit]]
 
     def _show(self, options: dict[str, Any]) -> Answer:
         run = engine.find(options["key"], console.person(options["user"]))
         past = history.of(run, database_clock())
-        return _summary(run) | {
+        return summary(run) | {
             "input": run.input,
             "steps": [_step(step, run) for step in past.timeline.steps],
             "calls": [_call(call) for call in _calls(past)],
@@ -68,13 +71,13 @@ class Command(Console):
         run = engine.start(
             options["workflow"], key=options["key"], input=given, team=options["team"], by=user, actor=ACTOR
         )
-        return _summary(run)
+        return summary(run)
 
     def _cancel(self, options: dict[str, Any]) -> Answer:
         user = console.person(options["user"])
         engine.cancel(options["key"], by=user, why=options["why"], actor=ACTOR)
         # Read anew: only the row knows by now when the run ended.
-        return _summary(engine.find(options["key"], user))
+        return summary(engine.find(options["key"], user))
 
 
 # What is typed
@@ -87,13 +90,9 @@ def _say_which(parser: CommandParser) -> None:
     parser.add_argument("--limit", metavar="N", type=_limit, default=50, help="at most so many runs (50)")
 
 
-def _say_key(parser: CommandParser) -> None:
-    parser.add_argument("key", metavar="KEY", type=console.text)
-
-
 def _say_what(parser: CommandParser) -> None:
     parser.add_argument("workflow", metavar="WORKFLOW", type=console.text)
-    _say_key(parser)
+    say_key(parser)
     parser.add_argument("--input", metavar="JSON|@FILE|-", required=True, help="a JSON object; - reads standard input")
     parser.add_argument("--team", metavar="NAME", type=console.text, required=True, help="the team that sees the run")
 
@@ -105,32 +104,6 @@ def _limit(word: str) -> int:
 
 
 # Data
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    return {
-        "key": run.key,
-        "workflow": run.workflow,
-        "version": run.version,
-        "team": run.team.name,
-        "requested_by": name_of(run.requested_by),
-        "status": run.status,
-        "outcome": run.outcome,
-        "why": engine.explain(run),
-        "position": run.position,
-        "next_step": None if run.is_final else run.next_step,
-        "attempt": run.attempt,
-        "wait": _wait(run),
-        "tags": run.tags,
-        "created_at": run.created_at,
-        "finished_at": run.finished_at,
-    }
-
-
-def _wait(run: Run) -> dict[str, Any] | None:
-    if not run.wait_kind:
-        return None
-    return {"kind": run.wait_kind, "for": run.wait_name, "since": run.wait_since, "due_at": run.due_at}
 
 
 def _step(step: Step, run: Run) -> dict[str, Any]:
@@ -184,12 +157,8 @@ def _sentence(run: dict[str, Any]) -> Iterator[str]:
     yield run["why"]
 
 
-def _standing(run: dict[str, Any]) -> Iterator[str]:
-    yield f"{run['key']}: {run['status']}. {run['why']}"
-
-
 def _whole_story(run: dict[str, Any]) -> Iterator[str]:
-    yield from _standing(run)
+    yield from line(run)
     yield f"{run['workflow']} version {run['version']}, team {run['team']}"
     yield f"started {moment(run['created_at'])} by {run['requested_by'] or 'the system'}"
     if run["finished_at"]:
