@@ -89,7 +89,7 @@ class ProviderDown(Exception):
 
     def __init__(self, tool: str, asked: str, error: Exception) -> None:
         # A tool's own sentences are written to be shown; whatever else was raised may hold anything.
-        self.why = str(error) if isinstance(error, ToolError) else type(error).__name__
+        self.why = sentence_of(error) if isinstance(error, ToolError) else type(error).__name__
         super().__init__(f"The provider of {tool} cannot be asked ({asked}): {self.why}")
         self.tool, self.asked = tool, asked
 

@@ -72,7 +72,7 @@ class FindingQuerySet(models.QuerySet["Finding"]):
         told = {finding.name for finding in known if given[finding.name].is_told_by(finding)}
         told |= {finding.name for finding in known if finding.resolved_at is None}
         new = [difference.finding(team) for name, difference in given.items() if name not in told]
-        self.bulk_create(new, ignore_conflicts=True)
+        Finding.objects.bulk_create(new, ignore_conflicts=True)
         return len(new)
 
     def close(self, reason: str) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "ToolError",
     "get",
     "over",
+    "registered",
     "tool",
     "with_listing",
 ]
@@ -205,9 +206,13 @@ def get(name: str) -> Tool | None:
     return _registry.get(name)
 
 
+def registered() -> list[Tool]:
+    return [_registry[name] for name in sorted(_registry)]
+
+
 def with_listing() -> list[Tool]:
     """The tools whose receivers can list what they did."""
-    return [known for _, known in sorted(_registry.items()) if known.listing_function is not None]
+    return [known for known in registered() if known.listing_function is not None]
 
 
 def over(limit_minor: int, argument: str = "amount_minor") -> Rule:

@@ -1,7 +1,8 @@
 """What the claims workflow does to the outside world: policy register, flood reports, payment provider, mail."""
 
 import os
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -10,9 +11,11 @@ from django.conf import settings
 from django.core.mail import send_mail
 
 from runs.errors import OutcomeUnknown, Refused, Retryable
-from runs.tools import over, tool
+from runs.tools import ProviderRecord, over, tool
 
 TIMEOUT = httpx.Timeout(10, connect=3)
+PAGE = 500
+"""Payments in one page of the provider's list."""
 ASK_OVER = 100_000
 """Payouts above this many cents are approved by a person first."""
 
@@ -61,6 +64,16 @@ def find_transfer(*, idempotency_key: str) -> dict[str, Any] | None:
     )
 
 
+@transfer.listing
+def list_transfers(since: datetime, until: datetime) -> Iterator[ProviderRecord]:
+    """What the provider paid in this time, a page at a time. A claim is paid once: it is the reference."""
+    window = {"from": since.isoformat(), "to": until.isoformat(), "limit": str(PAGE)}
+    page: dict[str, Any] = {"next": ""}
+    while page["next"] is not None:
+        page = _get("/payments", **window, **({"after": page["next"]} if page["next"] else {}))
+        yield from (_record(payment) for payment in page["payments"])
+
+
 @tool(
     "mail.notify",
     effect=True,
@@ -90,6 +103,17 @@ def _payment(answer: httpx.Response, asked: int) -> dict[str, Any]:
     if paid != asked:
         raise OutcomeUnknown(f"The payment provider says it paid {paid}, and was asked for {asked}.")
     return {"payment": made, "paid_minor": paid, "replayed": answer.headers.get("Idempotent-Replayed") == "true"}
+
+
+def _record(payment: dict[str, Any]) -> ProviderRecord:
+    return ProviderRecord(
+        id=payment["payment"],
+        key=payment["key"] or "",
+        reference=payment["reference"],
+        amount_minor=payment["amount_minor"],
+        currency=payment["currency"],
+        created_at=datetime.fromisoformat(payment["created_at"]),
+    )
 
 
 def _get(path: str, **parameters: str) -> Any:

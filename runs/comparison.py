@@ -1,0 +1,255 @@
+"""Compares what a provider lists with the effects recorded here, both ways; every difference becomes a finding.
+
+Their list is streamed and kept in the table of what was listed, so that no side is ever held in memory, and a list may
+come in any order. What they have is read before what we have, so that an effect made meanwhile is no difference. Each
+function does a bounded part, so that a step of a workflow can be made of it; `compare` does all of it at once. May
+import providers, tools, models, errors.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from django.db.models import Count, Exists, OuterRef, Q
+
+from . import providers, tools
+from .errors import BadRequest, ProviderDown
+from .evidence import has_other_amount, ours_of, theirs_of
+from .findings import Difference, Evidence
+from .models import Call, Finding, Listed, Run, database_clock
+from .states import EffectState
+from .tools import ProviderRecord, Tool
+
+BATCH = 500
+LOOKUPS = 100
+"""Effects in one look for what is missing there: each may cost a question to the provider."""
+SKEW = timedelta(minutes=10)
+"""How far the provider's clock may be from ours before records at the edge of a window are looked up one by one."""
+
+Kind = Finding.Kind
+COMPARED = (Kind.MISSING_THERE, Kind.MISSING_HERE, Kind.AMOUNT_DIFFERS, Kind.DUPLICATE_REFERENCE)
+MAY_HAVE_HAPPENED = (EffectState.CONFIRMED, EffectState.UNKNOWN, EffectState.SENT)
+AGREES_AGAIN = "Compared again: the difference is gone."
+
+
+@dataclass
+class Comparison:
+    """How far a comparison of one tool has come. `found`: new findings; `gone`: findings that closed by themselves;
+    `down`: why the provider could not be asked."""
+
+    tool: str
+    listed: int = 0
+    found: int = 0
+    gone: int = 0
+    down: str = ""
+
+
+def compare(
+    tool: Tool | str, since: datetime, until: datetime, tell: Callable[[Comparison], None] | None = None
+) -> Comparison:
+    """Compare what was done from `since` until before `until`. A provider that is down becomes its one finding.
+
+    `tell` is called after each part. Raises BadRequest for a tool that cannot list.
+    """
+    listing, tell = _listing(tool), tell or (lambda progress: None)
+    progress = Comparison(listing.name)
+    try:
+        take_list(listing, since - SKEW, until + SKEW, progress, tell=tell)
+        _repeat(lambda after: look_for_ours(listing, since, until, progress, after))
+        _repeat(lambda after: close_gone(listing, progress, after))
+    except ProviderDown as down:
+        progress.down = down.why
+        providers.went_down(down)
+    tell(progress)
+    return progress
+
+
+def take_list(
+    tool: Tool,
+    since: datetime,
+    until: datetime,
+    progress: Comparison,
+    *,
+    seconds: float | None = None,
+    tell: Callable[[Comparison], None] = lambda progress: None,
+) -> bool:
+    """Take over what the provider lists of this time, and compare each record with our effects.
+
+    False when `seconds` were over first: what was taken is kept, and a shorter time can be asked for. Raises
+    ProviderDown.
+    """
+    began, end = database_clock(), time.monotonic() + (seconds or float("inf"))
+    for batch in _batches(providers.records(tool, since, until)):
+        rows = _keep(tool, batch)
+        progress.listed += len(rows)
+        _note(tool, differences_of(tool, rows), progress)
+        tell(progress)
+        if time.monotonic() > end:
+            return False
+    # The list of this time is whole: what is not on it any more is no longer there.
+    Listed.objects.filter(tool=tool.name, created_at__gte=since, created_at__lt=until, seen_at__lt=began).delete()
+    providers.answers(tool.name, "list")
+    return True
+
+
+def look_for_ours(tool: Tool, since: datetime, until: datetime, progress: Comparison, after: int = 0) -> int | None:
+    """Look for effects confirmed in this time that the provider does not list, behind the call with the id `after`.
+
+    An effect is given the time that the provider's own records take to show it, and is looked up by its key before it
+    is called missing. The id to go on behind; None when those were the last. Raises ProviderDown.
+    """
+    until = min(until, database_clock() - tool.settle_after)
+    confirmed = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after)
+    calls = list(confirmed.order_by("pk")[:LOOKUPS])
+    _note(tool, _missing_there(tool, calls), progress)
+    return calls[-1].pk if calls else None
+
+
+def close_gone(tool: Tool, progress: Comparison, after: int = 0) -> int | None:
+    """Close the tool's findings whose difference has gone, behind the finding with the id `after`. The id to go on
+    behind; None when those were the last. Raises ProviderDown."""
+    findings = Finding.objects.open().filter(tool=tool.name, kind__in=COMPARED, pk__gt=after).order_by("pk")[:BATCH]
+    keys = [finding.key for finding in findings]
+    rows = Listed.objects.filter(Q(key__in=keys) | Q(record__in=keys) | Q(reference__in=keys), tool=tool.name)
+    missing = [finding.key for finding in findings if finding.kind == Kind.MISSING_THERE]
+    standing = {difference.name for difference in differences_of(tool, list(rows))}
+    standing |= {
+        difference.name for difference in _missing_there(tool, list(_not_listed(tool).filter(key__in=missing)))
+    }
+    gone = [finding.pk for finding in findings if finding.name not in standing]
+    progress.gone += Finding.objects.filter(pk__in=gone).close(AGREES_AGAIN)
+    return findings[len(findings) - 1].pk if findings else None
+
+
+# Their side
+
+
+def differences_of(tool: Tool, rows: list[Listed]) -> Iterator[Difference]:
+    """What does not fit between these records and our effects. A record that repeats another's reference is told once,
+    as that, and not as missing here too."""
+    repeated = _repeated(tool, rows)
+    calls = _effects([*rows, *(row for those in repeated.values() for row in those)])
+    for reference, those in repeated.items():
+        yield _duplicate(tool, reference, those, calls)
+    single = [row for row in rows if row.reference not in repeated]
+    yield from _missing_here(tool, [row for row in single if not _may_have_happened(calls.get(row.key))], calls)
+    for row in rows:
+        call = calls.get(row.key)
+        if call and _may_have_happened(call) and has_other_amount(call, row.amount_minor, row.currency):
+            told = {"ours": [ours_of(call)], "theirs": [theirs_of(row)]}
+            yield Difference(Kind.AMOUNT_DIFFERS, tool.name, row.key, call.run, **told)
+
+
+def _duplicate(tool: Tool, reference: str, rows: list[Listed], calls: dict[str, Call]) -> Difference:
+    ours = [calls[key] for key in dict.fromkeys(row.key for row in rows) if key in calls]
+    run = ours[0].run if ours else None
+    told: dict[str, Evidence] = {"ours": [ours_of(call) for call in ours], "theirs": [theirs_of(row) for row in rows]}
+    return Difference(Kind.DUPLICATE_REFERENCE, tool.name, reference, run, **told)
+
+
+def _missing_here(tool: Tool, rows: list[Listed], calls: dict[str, Call]) -> Iterator[Difference]:
+    runs = {run.key: run for run in Run.objects.filter(key__in={row.key.partition(":")[0] for row in rows})}
+    by_key: dict[str, list[Listed]] = defaultdict(list)
+    for row in rows:
+        by_key[row.key or row.record].append(row)
+    for key, those in by_key.items():
+        call = calls.get(key)
+        run = call.run if call else runs.get(key.partition(":")[0])
+        told = {"ours": [ours_of(call)] if call else [], "theirs": [theirs_of(row) for row in those]}
+        yield Difference(Kind.MISSING_HERE, tool.name, key, run, **told)
+
+
+def _repeated(tool: Tool, rows: list[Listed]) -> dict[str, list[Listed]]:
+    """All records of each reference that these rows share with another record, now or from an earlier list."""
+    those = Listed.objects.filter(tool=tool.name)
+    shared = (
+        those.filter(reference__in={row.reference for row in rows}).values("reference").annotate(number=Count("pk"))
+    )
+    references = [row["reference"] for row in shared.filter(number__gt=1)]
+    repeated: dict[str, list[Listed]] = defaultdict(list)
+    if references:
+        for row in those.filter(reference__in=references).order_by("created_at", "pk"):
+            repeated[row.reference].append(row)
+    return repeated
+
+
+def _effects(rows: Iterable[Listed]) -> dict[str, Call]:
+    calls = Call.objects.effects().filter(key__in={row.key for row in rows if row.key})
+    return {call.key: call for call in calls.select_related("run").defer("answer")}
+
+
+def _may_have_happened(call: Call | None) -> bool:
+    return call is not None and call.state in MAY_HAVE_HAPPENED
+
+
+def _keep(tool: Tool, records: list[ProviderRecord]) -> list[Listed]:
+    """Write the records down as they are now. Read off the clock after they came, and before our side is looked at."""
+    now = database_clock()
+    rows = {row.record: row for row in (_row(tool, record, now) for record in records)}
+    columns = ["key", "reference", "amount_minor", "currency", "created_at", "seen_at"]
+    kept = list(rows.values())
+    Listed.objects.bulk_create(kept, update_conflicts=True, unique_fields=["tool", "record"], update_fields=columns)
+    return kept
+
+
+def _row(tool: Tool, record: ProviderRecord, now: datetime) -> Listed:
+    key, name = _text(record.key), _text(record.id) or _text(record.key)
+    return Listed(
+        tool=tool.name,
+        record=name,
+        key=key,
+        reference=_text(record.reference) or key or name,
+        amount_minor=record.amount_minor,
+        currency=_text(record.currency)[:8].upper(),
+        created_at=record.created_at.astimezone(UTC),
+        seen_at=now,
+    )
+
+
+def _text(word: Any) -> str:
+    """What somebody else's system says, in a form that can be kept: one odd record must not end the comparison."""
+    return str(word or "").replace("\0", "").encode(errors="replace").decode()[:255]
+
+
+# Our side
+
+
+def _not_listed(tool: Tool) -> Any:
+    listed = Listed.objects.filter(tool=tool.name, key=OuterRef("key"))
+    confirmed = Call.objects.effects().filter(~Exists(listed), tool=tool.name, state=EffectState.CONFIRMED)
+    return confirmed.select_related("run").defer("answer")
+
+
+def _missing_there(tool: Tool, calls: list[Call]) -> Iterator[Difference]:
+    for call in calls:
+        if providers.find(tool, call.key) is None:
+            yield Difference(Kind.MISSING_THERE, tool.name, call.key, call.run, ours=[ours_of(call)])
+
+
+def _note(tool: Tool, differences: Iterable[Difference], progress: Comparison) -> None:
+    found = list(differences)
+    if found:
+        progress.found += Finding.objects.note(tool.name, found, providers.team())
+
+
+def _listing(tool: Tool | str) -> Tool:
+    known = tool if isinstance(tool, Tool) else tools.get(tool)
+    if known is None or known.listing_function is None:
+        names = ", ".join(listing.name for listing in tools.with_listing()) or "none"
+        raise BadRequest(f"{tool} has no list to compare with. Tools that have one: {names}.")
+    return known
+
+
+def _batches(records: Iterator[ProviderRecord]) -> Iterator[list[ProviderRecord]]:
+    while batch := list(islice(records, BATCH)):
+        yield batch
+
+
+def _repeat(part: Callable[[int], int | None]) -> None:
+    after: int | None = 0
+    while after is not None:
+        after = part(after)
