@@ -246,12 +246,16 @@ DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL", "claims@localhost")
 
 # Where the example's tools find the outside world.
 SANDBOX_URL = os.environ.get("SANDBOX_URL", "http://127.0.0.1:8099")
+STRIPE_API_BASE = os.environ.get("STRIPE_API_BASE", "https://api.stripe.com")
+STRIPE_API_KEY = os.environ.get("STRIPE_API_KEY", "")
+STRIPE_TIMEOUT = number("STRIPE_TIMEOUT", 10)
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"httpx": {"level": "WARNING"}},  # it logs every address it asks, and those hold references
+    # They log every address they ask, and those hold references.
+    "loggers": {"httpx": {"level": "WARNING"}, "stripe": {"level": "WARNING"}},
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
 }

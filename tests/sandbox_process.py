@@ -31,12 +31,21 @@ class SandboxDidNotStart(Exception):
 class SandboxProcess:
     """One sandbox with its store. Use as a context manager, or call `start` and `stop`.
 
-    `store` may already hold the store of an earlier sandbox. `payment_delay` is in seconds. `port` 0 is any free one.
+    `store` may already hold the store of an earlier sandbox. `payment_delay` and `ticket_delay` are in seconds, the
+    latter by the sandbox's clock. `port` 0 is any free one. `profile` is how keys are treated.
     """
 
-    def __init__(self, store: Path, *, payment_delay: float = 0.0, port: int = 0) -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        payment_delay: float = 0.0,
+        port: int = 0,
+        profile: str = "ietf",
+        ticket_delay: float = 0.0,
+    ) -> None:
         self.store = store.resolve()
-        self.payment_delay = payment_delay
+        self.options = {"--payment-delay": payment_delay, "--profile": profile, "--ticket-delay": ticket_delay}
         self.url = ""
         self.port = port
         self._process: subprocess.Popen[str] | None = None
@@ -110,8 +119,23 @@ class SandboxProcess:
         """The lines of journal.jsonl: every payment ever made."""
         return self._lines("journal.jsonl")
 
+    def tickets(self) -> list[dict[str, Any]]:
+        """The lines of tickets.jsonl: every ticket ever opened."""
+        return self._lines("tickets.jsonl")
+
+    def script(self, fault: str, **rule: Any) -> None:
+        """The next request that fits the rule goes wrong in this way."""
+        httpx.post(f"{self.url}/faults", json={"fault": fault} | rule).raise_for_status()
+
+    def clear_faults(self) -> None:
+        httpx.delete(f"{self.url}/faults").raise_for_status()
+
+    def advance(self, seconds: float) -> None:
+        """Move the sandbox's clock on."""
+        httpx.post(f"{self.url}/clock", json={"advance_seconds": seconds}).raise_for_status()
+
     def requests(self) -> list[dict[str, Any]]:
-        """The lines of requests.jsonl: every request that was answered, with its status."""
+        """The lines of requests.jsonl: every request that was read, with its status, which is None if none was told."""
         return self._lines("requests.jsonl")
 
     @property
@@ -125,7 +149,7 @@ class SandboxProcess:
 
     def _start_once(self) -> None:
         command = [sys.executable, "-m", "durable_site.sandbox", "--store", str(self.store), "--port", str(self.port)]
-        command += ["--payment-delay", str(self.payment_delay)]
+        command += [str(word) for option in self.options.items() for word in option]
         self.store.parent.mkdir(parents=True, exist_ok=True)
         with self._stderr_file.open("w", encoding="utf-8") as stderr:
             self._process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True)

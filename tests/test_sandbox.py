@@ -200,31 +200,39 @@ def body_of(call: dict[str, Any]) -> str:
     return text.rstrip().removesuffix("}") + ", " + json.dumps(obliged)[1:]
 
 
-EXPECTED = {"executed": (201, False), "replayed": (201, True), "refused: key used": (422, False)}
-EXPECTED |= {"invalid": (400, False), "refused": (400, False)}
+EXPECTED = {"executed": (201, False), "replayed": (201, True), "invalid": (400, False), "refused": (400, False)}
+EXPECTED |= {"failed E1": (402, False), "saved error E1": (402, True)}
+CONFLICT = {"ietf": (422, False), "stripe": (400, False)}
+CONFLICT_TYPES = {"idempotency_key_reused", "idempotency_error"}
 
 
+@pytest.mark.parametrize("profile", CONFLICT)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda sequence: sequence["id"])
-def test_the_idempotency_sequences_hold(
-    sandbox: SandboxProcess, client: httpx.Client, sequence: dict[str, Any]
-) -> None:
+def test_the_idempotency_sequences_hold(tmp_path: Path, profile: str, sequence: dict[str, Any]) -> None:
+    expected = {"refused: key used": CONFLICT[profile]} | EXPECTED
     first_answers: dict[str, bytes] = {}
-    for call in sequence["calls"]:
-        key = re.sub(r"<(\d+) characters>", lambda length: "k" * int(length[1]), call["key"])
-        response = send(client, key, body_of(call))
-        expected = next(EXPECTED[start] for start in EXPECTED if call["expect"].startswith(start))
-        assert (response.status_code, was_replayed(response)) == expected, call["expect"]
-        if response.status_code == 201:
-            assert first_answers.setdefault(key, response.content) == response.content
-        if "effects" in call:
-            assert len(sandbox.payments()) == call["effects"]
+    told: Counter[str] = Counter()
+    process = SandboxProcess(tmp_path / "store", profile=profile)
+    with process as sandbox, httpx.Client(base_url=sandbox.url, timeout=30) as client:
+        for call in sequence["calls"]:
+            if "permanent error" in call.get("tool_result", ""):
+                sandbox.script("402_stored")
+            key = re.sub(r"<(\d+) characters>", lambda length: "k" * int(length[1]), call["key"])
+            response = send(client, key, body_of(call))
+            outcome = next(expected[start] for start in expected if call["expect"].startswith(start))
+            assert (response.status_code, was_replayed(response)) == outcome, call["expect"]
+            if response.status_code in (201, 402):
+                assert first_answers.setdefault(key, response.content) == response.content
+            told[response.json().get("error", {}).get("type", "paid")] += 1
+            assert len(sandbox.payments()) == call.get("effects", len(sandbox.payments()))
 
-    assert len(sandbox.payments()) == sequence.get("effects", len(first_answers))
-    answered = sandbox.requests()
-    counted = {
-        "key replays": sum(line["replayed"] for line in answered),
-        "replays with a different payload": sum(line["status"] == 422 for line in answered),
-    }
+        assert len(sandbox.payments()) == sequence.get("effects", len(first_answers))
+        executed = sum(line["status"] in (201, 402) and not line["replayed"] for line in sandbox.requests())
+        assert executed == sequence.get("tool_calls", executed)
+        counted = {
+            "key replays": sum(line["replayed"] for line in sandbox.requests()),
+            "replays with a different payload": sum(told[kind] for kind in CONFLICT_TYPES),
+        }
     assert {name: counted[name] for name in sequence.get("metrics", {})} == sequence.get("metrics", {})
 
 

@@ -1,6 +1,6 @@
 """The sandbox's command: `python -m durable_site.sandbox --port N --store DIR`.
 
-Imports `routes`, `server` and `store`.
+Imports `profiles`, `routes`, `server` and `store`.
 """
 
 import argparse
@@ -10,14 +10,17 @@ import signal
 import sqlite3
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
-from durable_site.sandbox.routes import Routes
+from durable_site.sandbox.profiles import PROFILES
+from durable_site.sandbox.routes import Routes, Terms
 from durable_site.sandbox.server import SandboxServer
 from durable_site.sandbox.store import Store, StoreDamaged, StoreInUse
 
 LAST_PORT = 65535
 LONGEST_DELAY = 3600.0
+DAY, YEAR = 86_400.0, 366 * 86_400.0
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -28,7 +31,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         store = Store(options.store)
-        routes = Routes(store, payment_delay_seconds=options.payment_delay)
+        routes = Routes(store, _terms(options))
         server = SandboxServer(options.host, options.port, routes, store.requests)
     except (StoreInUse, StoreDamaged) as error:
         sys.exit(str(error))
@@ -48,6 +51,15 @@ def _serve_until_told(server: SandboxServer, store: Store) -> None:
         store.database.close()
 
 
+def _terms(options: argparse.Namespace) -> Terms:
+    return Terms(
+        profile=PROFILES[options.profile],
+        key_life=timedelta(seconds=options.key_life),
+        payment_delay_seconds=options.payment_delay,
+        ticket_delay=timedelta(seconds=options.ticket_delay),
+    )
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m durable_site.sandbox",
@@ -58,6 +70,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--payment-delay", type=_seconds, default=0.0, metavar="SECONDS", help="wait between a payment and its answer"
+    )
+    parser.add_argument(
+        "--profile", choices=PROFILES, default="ietf", help="how idempotency keys are treated (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--key-life", type=_life, default=DAY, metavar="SECONDS", help="how long a key is known (default: 24 hours)"
+    )
+    parser.add_argument(
+        "--ticket-delay", type=_life, default=0.0, metavar="SECONDS", help="wait until a search finds a new ticket"
     )
     return parser.parse_args()
 
@@ -70,9 +91,17 @@ def _port(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    return _number(text, LONGEST_DELAY)
+
+
+def _life(text: str) -> float:
+    return _number(text, YEAR)
+
+
+def _number(text: str, most: float) -> float:
     seconds = float(text)
-    if not 0 <= seconds <= LONGEST_DELAY:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {LONGEST_DELAY:g} seconds")
+    if not 0 <= seconds <= most:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {most:g} seconds")
     return seconds
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
@@ -90,6 +91,12 @@ def require_number_or_null(body: dict[str, Any], member: str) -> None:
         raise Refusal(f"The member {member} must be a number or null.")
 
 
+def require_number(body: dict[str, Any], member: str, *, least: float, most: float) -> None:
+    value = _present(body, member)
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise Refusal(f"The member {member} must be a number from {least} to {most}.")
+
+
 def idempotency_key(headers: list[str]) -> str:
     """The one key among the values of the header, sent bare or as a structured-field string."""
     if not headers:
@@ -102,6 +109,14 @@ def idempotency_key(headers: list[str]) -> str:
     if len(key) > LONGEST_KEY:
         raise KeyInvalid(f"is longer than {LONGEST_KEY} characters")
     return key
+
+
+def readable_key(headers: list[str]) -> str | None:
+    """The key, where one is not needed: None when there is none, or none that can be read."""
+    try:
+        return idempotency_key(headers)
+    except Refusal:
+        return None
 
 
 def query_values(query: str, allowed: Iterable[str]) -> dict[str, str]:
@@ -125,6 +140,23 @@ def whole_number(text: str, name: str, *, least: int, most: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise Refusal(f"The parameter {name} must be a number from {least} to {most}.")
     return int(text)
+
+
+def required_value(values: dict[str, str], name: str) -> str:
+    if not values.get(name):
+        raise Refusal(f"The parameter {name} is missing.")
+    return values[name]
+
+
+def instant(text: str, name: str) -> datetime:
+    """The query parameter `name` as an instant: ISO 8601 with an offset, or Z."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Refusal(f"The parameter {name} must be an instant such as 2026-11-28T09:14:00Z, with its offset from UTC.")
 
 
 def _present(body: dict[str, Any], member: str) -> Any:

@@ -2,7 +2,8 @@
 
 
 class Refusal(Exception):
-    """A request that was not carried out: nothing was paid, nothing was stored, no idempotency key was taken."""
+    """A request that was not carried out: nothing was paid, nothing was stored, no idempotency key was taken. Failure
+    is the exception."""
 
     status = 400
     kind = "invalid_request"
@@ -28,21 +29,19 @@ class KeyInvalid(Refusal):
 
 
 class KeyReused(Refusal):
-    status = 422
-    kind = "idempotency_key_reused"
+    """Status and type are those of the provider's profile."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"The key {key} was used with another body; the first payment stands and nothing was done now."
-        )
+    def __init__(self, key: str, status: int, kind: str) -> None:
+        super().__init__(f"The key {key} was used with another body; the first answer stands and nothing was done now.")
+        self.status, self.kind = status, kind
 
 
 class KeyInProgress(Refusal):
     status = 409
     kind = "in_progress"
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"A request with the key {key} is still being answered; send it again.", {"Retry-After": "1"})
+    def __init__(self) -> None:
+        super().__init__("A request with this key is still being answered; send it again.", {"Retry-After": "1"})
 
 
 class NotFound(Refusal):
@@ -76,6 +75,23 @@ class LengthRequired(Refusal):
 
     def __init__(self) -> None:
         super().__init__("The body needs a Content-Length; transfer encodings are not read here.")
+
+
+class TooManyRequests(Refusal):
+    status = 429
+    kind = "too_many_requests"
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__("Too many requests; nothing was done.", {"Retry-After": str(retry_after_seconds)})
+
+
+class Failure(Refusal):
+    """The request was being carried out and failed. The only refusal that can be saved under a key and told again;
+    whether money moved before it failed, it does not say."""
+
+    def __init__(self, status: int, kind: str, sentence: str, *, replayed: bool = False) -> None:
+        super().__init__(sentence, {"Idempotent-Replayed": "true"} if replayed else {})
+        self.status, self.kind, self.replayed = status, kind, replayed
 
 
 class Stopping(Refusal):

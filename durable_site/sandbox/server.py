@@ -1,11 +1,14 @@
-"""The sandbox on a socket: HTTP/1.1 with keep-alive, one thread per connection. Imports `messages`, `refusals`,
-`routes` and `store`.
+"""The sandbox on a socket: HTTP/1.1 with keep-alive, one thread per connection. Imports `exchange`, `faults`,
+`messages`, `refusals`, `routes` and `store`.
 """
 
 import json
 import logging
+import os
 import re
+import socket
 import socketserver
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,9 +17,11 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from durable_site.sandbox.messages import idempotency_key
+from durable_site.sandbox.exchange import Reply, Request
+from durable_site.sandbox.faults import NO_FAULT, CutOff, Fault
+from durable_site.sandbox.messages import readable_key
 from durable_site.sandbox.refusals import BodyTooLarge, LengthRequired, Refusal, Stopping
-from durable_site.sandbox.routes import Reply, Request, Routes
+from durable_site.sandbox.routes import Routes, is_control
 from durable_site.sandbox.store import AppendOnlyFile
 
 LARGEST_BODY = 1_000_000
@@ -86,7 +91,7 @@ class SandboxServer(ThreadingHTTPServer):
     def finish(self) -> bool:
         """Let nobody in any more, answer who is inside, stop accepting; true when all were answered in time."""
         self.door.close()
-        self.routes.desk.hurry()
+        self.routes.hurry()
         self.shutdown()
         everybody_answered = self.door.wait_until_empty(SECONDS_TO_FINISH)
         self.server_close()
@@ -97,6 +102,7 @@ class SandboxHandler(BaseHTTPRequestHandler):
     """Reads the requests of one connection, has `Routes` answer them, logs each, then sends its reply."""
 
     server: SandboxServer
+    _fault: Fault = NO_FAULT
     protocol_version = "HTTP/1.1"
     server_version = "sandbox"
     sys_version = ""
@@ -104,10 +110,14 @@ class SandboxHandler(BaseHTTPRequestHandler):
     timeout = 120  # seconds a connection may stay silent
 
     def answer_request(self) -> None:
+        self._fault = self.server.routes.fault_for(self.command, self.path, self._key_headers())
         try:
+            self._fault.before_reading()
             body = self._read_body()
             with self.server.door.request():
                 self._send(self._logged(self._reply(body)))
+        except CutOff as cut_off:
+            self._send(self._logged(Reply(None, resets=cut_off.reset)))
         except Refusal as refusal:
             self.close_connection = True  # the rest of this request may still be on its way
             self._send(self._logged(Reply.refusing(refusal)))
@@ -124,10 +134,10 @@ class SandboxHandler(BaseHTTPRequestHandler):
         """Nothing: requests.jsonl is the log."""
 
     def _reply(self, body: bytes) -> Reply:
+        authorization = self.headers.get("Authorization", "")
+        request = Request(self.command, self.path, self._key_headers(), body, authorization, self._fault)
         try:
-            return self.server.routes.answer(Request(self.command, self.path, self._key_headers(), body))
-        except Refusal as refusal:
-            return Reply.refusing(refusal)
+            return self.server.routes.answer(request)
         except Exception:
             logger.exception("a request failed")
             return Reply.error(
@@ -156,14 +166,18 @@ class SandboxHandler(BaseHTTPRequestHandler):
             length -= len(piece)
 
     def _logged(self, reply: Reply) -> Reply:
-        """The reply, after its line is in the request log: what a client was told is always on record."""
+        """The reply, after its line is in the request log: what a client was told is always on record. The status is
+        null where it was told nothing."""
+        if is_control(self.path):
+            return reply
         line = {
             "at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "method": self.command,
             "path": self.path,
-            "key": self._key(),
+            "key": readable_key(self._key_headers()),
             "status": reply.status,
             "replayed": reply.replayed,
+            "fault": self._fault.name or None,
         }
         self.server.request_log.append(json.dumps(line))
         return reply
@@ -171,13 +185,10 @@ class SandboxHandler(BaseHTTPRequestHandler):
     def _key_headers(self) -> list[str]:
         return self.headers.get_all("Idempotency-Key", [])
 
-    def _key(self) -> str | None:
-        try:
-            return idempotency_key(self._key_headers())
-        except Refusal:
-            return None
-
     def _send(self, reply: Reply) -> None:
+        if reply.status is None:
+            self._hang_up(reset=reply.resets)
+            return
         self.send_response(reply.status)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(reply.body)), **reply.headers}
         if self.close_connection:
@@ -187,3 +198,10 @@ class SandboxHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(reply.body)
+
+    def _hang_up(self, *, reset: bool) -> None:
+        self.close_connection = True
+        if reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Closed here and now: http.server would first say goodbye in order, and the client see the end, no reset.
+            os.close(self.connection.detach())

@@ -3,8 +3,10 @@
 lock              held by the one process that may use the folder
 url               where that process listens
 journal.jsonl     one line per payment made: the truth
-requests.jsonl    one line per request that could be read, with the status it was answered with
-sandbox.sqlite3   an index of the journal, and the documents of the registers
+tickets.jsonl     one line per ticket opened
+requests.jsonl    one line per request that could be read, with the status it was answered with, if it was
+sandbox.sqlite3   an index of the journal; and what is kept nowhere else: the documents of the registers, the failures
+                  saved under keys, how far the clock was moved, the faults that are still to happen
 """
 
 import fcntl
@@ -16,15 +18,27 @@ from typing import Any, NoReturn
 
 EXIT_STORAGE_FAILED = 74  # EX_IOERR
 
-SCHEMA = """
+INDEX_VERSION = 1
+DROP_INDEX = "DROP TABLE IF EXISTS payments;"  # it is made anew from the journal
+SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS payments (
-    n INTEGER PRIMARY KEY, payment TEXT NOT NULL UNIQUE, key TEXT NOT NULL UNIQUE, reference TEXT NOT NULL,
-    line TEXT NOT NULL
+    n INTEGER PRIMARY KEY, payment TEXT NOT NULL UNIQUE, key TEXT, reference TEXT NOT NULL, payee TEXT NOT NULL,
+    at TEXT NOT NULL, transfer_group TEXT, line TEXT NOT NULL
 ) STRICT;
+CREATE INDEX IF NOT EXISTS payments_by_key ON payments (key, n);
 CREATE INDEX IF NOT EXISTS payments_by_reference ON payments (reference, n);
+CREATE INDEX IF NOT EXISTS payments_by_group ON payments (transfer_group, n);
+CREATE INDEX IF NOT EXISTS payments_by_time ON payments (at);
+CREATE TABLE IF NOT EXISTS failures (
+    key TEXT PRIMARY KEY, at TEXT NOT NULL, request TEXT NOT NULL, status INTEGER NOT NULL, kind TEXT NOT NULL,
+    sentence TEXT NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS documents (
     register TEXT NOT NULL, name TEXT NOT NULL, document TEXT NOT NULL, PRIMARY KEY (register, name)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS clock (only INTEGER PRIMARY KEY CHECK (only = 1), ahead_seconds REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS faults (n INTEGER PRIMARY KEY, rule TEXT NOT NULL, times_left INTEGER) STRICT;
+PRAGMA user_version = {INDEX_VERSION};
 """
 
 
@@ -49,9 +63,10 @@ class AppendOnlyFile:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         _sync_folder(path.parent)
-        self._cut_torn_tail(path)
+        self._cut_torn_tail()
 
     def append(self, line: str) -> None:
         """Write the line and its newline and wait for the disk; ends the process when the disk refuses."""
@@ -64,9 +79,12 @@ class AppendOnlyFile:
         except OSError as error:
             stop_at_once(error)
 
-    def _cut_torn_tail(self, path: Path) -> None:
+    def lines(self) -> list[str]:
+        return self._path.read_text("utf-8", errors="replace").split("\n")[:-1]
+
+    def _cut_torn_tail(self) -> None:
         """A last line without newline was being written when the writer died: nobody was told of it."""
-        content = path.read_bytes()
+        content = self._path.read_bytes()
         os.ftruncate(self._descriptor, content.rfind(b"\n") + 1)
         os.fsync(self._descriptor)
 
@@ -79,7 +97,8 @@ class Database:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(SCHEMA)
+        ((version,),) = self.rows("PRAGMA user_version")
+        self._connection.executescript(SCHEMA if version == INDEX_VERSION else DROP_INDEX + SCHEMA)
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self.lock:
@@ -104,14 +123,12 @@ class Store:
         self.folder = folder
         self._lock_descriptor = _lock(folder)
         self.journal = AppendOnlyFile(folder / "journal.jsonl")
+        self.tickets = AppendOnlyFile(folder / "tickets.jsonl")
         self.requests = AppendOnlyFile(folder / "requests.jsonl")
         try:
             self.database = Database(folder / "sandbox.sqlite3")
         except sqlite3.DatabaseError as error:
             raise StoreDamaged(folder, f"sandbox.sqlite3 cannot be opened ({error})") from None
-
-    def journal_lines(self) -> list[str]:
-        return (self.folder / "journal.jsonl").read_text("utf-8", errors="replace").split("\n")[:-1]
 
     def publish_url(self, url: str) -> None:
         """Readers of the file see the old address or the new one, never a part."""
