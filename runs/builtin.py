@@ -74,7 +74,12 @@ def choose(ctx: Any) -> Goto | Finish:
         return _ended(state)
     tool, *left = state["left"]
     at = datetime.fromisoformat(state["since"]) - comparison.SKEW
-    progress = {"progress": asdict(Comparison(tool)), "at": at.isoformat(), "slice": SLICE.total_seconds(), "after": 0}
+    progress = {
+        "progress": asdict(Comparison(tool)),
+        "at": at.isoformat(),
+        "slice": SLICE.total_seconds(),
+        "after": None,
+    }
     return goto(list_theirs, {"left": left} | progress)
 
 
@@ -84,14 +89,28 @@ def list_theirs(ctx: Any) -> Goto:
 
     def work(tool: tools.Tool, progress: Comparison) -> Goto:
         at, width = datetime.fromisoformat(ctx.state["at"]), timedelta(seconds=ctx.state["slice"])
-        end = datetime.fromisoformat(ctx.state["until"]) + comparison.SKEW
+        end = _window(ctx)[1] + comparison.SKEW
         until, listed = min(end, at + width), progress.listed
         seconds = _time_for(ctx) if width > SHORTEST_SLICE else None
         if not comparison.take_list(tool, at, until, progress, seconds=seconds):
             progress.listed = listed
             return goto(list_theirs, {"slice": width.total_seconds() / 2})
-        following = list_theirs if until < end else look_for_ours
+        following = list_theirs if until < end else look_at_theirs
         return goto(following, {"progress": asdict(progress), "at": until.isoformat()})
+
+    return _unless_down(ctx, work)
+
+
+@reconcile_provider.step
+def look_at_theirs(ctx: Any) -> Goto:
+    """Compare what the provider lists with our effects"""
+
+    def work(tool: tools.Tool, progress: Comparison) -> Goto:
+        since, until = _window(ctx)
+        since, until, after = since - comparison.SKEW, until + comparison.SKEW, ctx.state["after"]
+        after = comparison.look_at_theirs(tool, since, until, progress, after)
+        following = look_for_ours if after is None else look_at_theirs
+        return goto(following, {"progress": asdict(progress), "after": list(after) if after else None})
 
     return _unless_down(ctx, work)
 
@@ -101,10 +120,9 @@ def look_for_ours(ctx: Any) -> Goto:
     """Look for confirmed effects that the provider does not list"""
 
     def work(tool: tools.Tool, progress: Comparison) -> Goto:
-        since, until = (datetime.fromisoformat(ctx.state[name]) for name in ("since", "until"))
-        after = comparison.look_for_ours(tool, since, until, progress, ctx.state["after"])
-        following = look_for_ours if after is not None else close_gone
-        return goto(following, {"progress": asdict(progress), "after": after or 0})
+        after = comparison.look_for_ours(tool, *_window(ctx), progress, ctx.state["after"])
+        following = close_gone if after is None else look_for_ours
+        return goto(following, {"progress": asdict(progress), "after": after})
 
     return _unless_down(ctx, work)
 
@@ -133,6 +151,10 @@ def _unless_down(ctx: Any, work: Callable[[tools.Tool, Comparison], Goto]) -> Go
     except ProviderDown as down:
         providers.went_down(down)
         return goto(choose, {"down": [*ctx.state["down"], tool.name]})
+
+
+def _window(ctx: Any) -> tuple[datetime, datetime]:
+    return datetime.fromisoformat(ctx.state["since"]), datetime.fromisoformat(ctx.state["until"])
 
 
 def _ended(state: dict[str, Any]) -> Finish:

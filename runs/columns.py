@@ -1,10 +1,11 @@
-"""Column types and the database's clock, which all of our rows are dated by. Imports Django only."""
+"""Column types, the database's clock that all of our rows are dated by, and what queries need. Imports Django only."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import models
-from django.db.models import Func
+from django.db.models import Func, Value
 
 
 class DatabaseNow(Func):
@@ -21,6 +22,17 @@ class DatabaseClock(Func):
     function = "runs_clock"
     arity = 0
     output_field = models.DateTimeField()
+
+
+class Among(Func):
+    """Texts as one array, as in `key__in=Among(keys)`: the statement's text stays the same however many there are, so
+    that it is prepared once and fills no cache."""
+
+    function = "unnest"
+    template = "(SELECT %(function)s(%(expressions)s::text[]))"
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        super().__init__(Value(list(texts)))
 
 
 class JSONText(models.TextField):

@@ -3,23 +3,25 @@
 Their list is streamed and kept in the table of what was listed, so that no side is ever held in memory, and a list may
 come in any order. What they have is read before what we have, so that an effect made meanwhile is no difference. Each
 function does a bounded part, so that a step of a workflow can be made of it; `compare` does all of it at once. May
-import providers, tools, models, errors.
+import providers, lease (for fixed SQL), tools, models, errors.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from django.db.models import Count, Exists, OuterRef, Q
 
 from . import providers, tools
+from .columns import Among
 from .errors import BadRequest, ProviderDown
 from .evidence import has_other_amount, ours_of, theirs_of
 from .findings import Difference, Evidence
+from .lease import execute
 from .models import Call, Finding, Listed, Run, database_clock
 from .states import EffectState
 from .tools import ProviderRecord, Tool
@@ -31,8 +33,22 @@ SKEW = timedelta(minutes=10)
 """How far the provider's clock may be from ours before records at the edge of a window are looked up one by one."""
 
 Kind = Finding.Kind
+Cursor = tuple[str, int]
+"""The instant and the id of the record to go on behind."""
 COMPARED = (Kind.MISSING_THERE, Kind.MISSING_HERE, Kind.AMOUNT_DIFFERS, Kind.DUPLICATE_REFERENCE)
 MAY_HAVE_HAPPENED = (EffectState.CONFIRMED, EffectState.UNKNOWN, EffectState.SENT)
+LARGEST = 2**63 - 1
+
+_KEEP = """
+INSERT INTO runs_listed (tool, record, key, reference, amount_minor, currency, created_at, seen_at)
+SELECT %(tool)s, records.*, runs_clock()
+  FROM unnest(%(records)s::text[], %(keys)s::text[], %(references)s::text[], %(amounts)s::bigint[],
+              %(currencies)s::text[], %(times)s::timestamptz[]) AS records
+ON CONFLICT (tool, record) DO UPDATE
+   SET key = EXCLUDED.key, reference = EXCLUDED.reference, amount_minor = EXCLUDED.amount_minor,
+       currency = EXCLUDED.currency, created_at = EXCLUDED.created_at, seen_at = EXCLUDED.seen_at
+"""
+
 AGREES_AGAIN = "Compared again: the difference is gone."
 
 
@@ -59,6 +75,7 @@ def compare(
     progress = Comparison(listing.name)
     try:
         take_list(listing, since - SKEW, until + SKEW, progress, tell=tell)
+        _repeat(lambda after: look_at_theirs(listing, since - SKEW, until + SKEW, progress, after))
         _repeat(lambda after: look_for_ours(listing, since, until, progress, after))
         _repeat(lambda after: close_gone(listing, progress, after))
     except ProviderDown as down:
@@ -77,16 +94,14 @@ def take_list(
     seconds: float | None = None,
     tell: Callable[[Comparison], None] = lambda progress: None,
 ) -> bool:
-    """Take over what the provider lists of this time, and compare each record with our effects.
+    """Take over what the provider lists of this time.
 
     False when `seconds` were over first: what was taken is kept, and a shorter time can be asked for. Raises
     ProviderDown.
     """
-    began, end = database_clock(), time.monotonic() + (seconds or float("inf"))
+    began, end = database_clock(), time.monotonic() + (float("inf") if seconds is None else seconds)
     for batch in _batches(providers.records(tool, since, until)):
-        rows = _keep(tool, batch)
-        progress.listed += len(rows)
-        _note(tool, differences_of(tool, rows), progress)
+        progress.listed += _keep(tool, batch)
         tell(progress)
         if time.monotonic() > end:
             return False
@@ -96,33 +111,49 @@ def take_list(
     return True
 
 
-def look_for_ours(tool: Tool, since: datetime, until: datetime, progress: Comparison, after: int = 0) -> int | None:
+def look_at_theirs(
+    tool: Tool, since: datetime, until: datetime, progress: Comparison, after: Cursor | None = None
+) -> Cursor | None:
+    """Compare the next records of this time with our effects. Where to go on; None when those were the last."""
+    rows = Listed.objects.filter(tool=tool.name, created_at__gte=since, created_at__lt=until)
+    if after:
+        at = datetime.fromisoformat(after[0])
+        rows = rows.filter(Q(created_at__gt=at) | Q(pk__gt=after[1]), created_at__gte=at)
+    batch = list(rows.order_by("created_at", "pk")[:BATCH])
+    _note(tool, differences_of(tool, batch), progress)
+    return (batch[-1].created_at.isoformat(), batch[-1].pk) if batch else None
+
+
+def look_for_ours(
+    tool: Tool, since: datetime, until: datetime, progress: Comparison, after: int | None = None
+) -> int | None:
     """Look for effects confirmed in this time that the provider does not list, behind the call with the id `after`.
 
     An effect is given the time that the provider's own records take to show it, and is looked up by its key before it
     is called missing. The id to go on behind; None when those were the last. Raises ProviderDown.
     """
     until = min(until, database_clock() - tool.settle_after)
-    confirmed = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after)
+    confirmed = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after or 0)
     calls = list(confirmed.order_by("pk")[:LOOKUPS])
     _note(tool, _missing_there(tool, calls), progress)
     return calls[-1].pk if calls else None
 
 
-def close_gone(tool: Tool, progress: Comparison, after: int = 0) -> int | None:
+def close_gone(tool: Tool, progress: Comparison, after: int | None = None) -> int | None:
     """Close the tool's findings whose difference has gone, behind the finding with the id `after`. The id to go on
     behind; None when those were the last. Raises ProviderDown."""
-    findings = Finding.objects.open().filter(tool=tool.name, kind__in=COMPARED, pk__gt=after).order_by("pk")[:BATCH]
-    keys = [finding.key for finding in findings]
+    those = Finding.objects.open().filter(tool=tool.name, kind__in=COMPARED, pk__gt=after or 0)
+    findings = list(those.order_by("pk")[:BATCH])
+    keys = Among(finding.key for finding in findings)
     rows = Listed.objects.filter(Q(key__in=keys) | Q(record__in=keys) | Q(reference__in=keys), tool=tool.name)
     missing = [finding.key for finding in findings if finding.kind == Kind.MISSING_THERE]
     standing = {difference.name for difference in differences_of(tool, list(rows))}
     standing |= {
-        difference.name for difference in _missing_there(tool, list(_not_listed(tool).filter(key__in=missing)))
+        difference.name for difference in _missing_there(tool, list(_not_listed(tool).filter(key__in=Among(missing))))
     }
     gone = [finding.pk for finding in findings if finding.name not in standing]
     progress.gone += Finding.objects.filter(pk__in=gone).close(AGREES_AGAIN)
-    return findings[len(findings) - 1].pk if findings else None
+    return findings[-1].pk if findings else None
 
 
 # Their side
@@ -152,7 +183,7 @@ def _duplicate(tool: Tool, reference: str, rows: list[Listed], calls: dict[str, 
 
 
 def _missing_here(tool: Tool, rows: list[Listed], calls: dict[str, Call]) -> Iterator[Difference]:
-    runs = {run.key: run for run in Run.objects.filter(key__in={row.key.partition(":")[0] for row in rows})}
+    runs = {run.key: run for run in Run.objects.filter(key__in=Among({row.key.partition(":")[0] for row in rows}))}
     by_key: dict[str, list[Listed]] = defaultdict(list)
     for row in rows:
         by_key[row.key or row.record].append(row)
@@ -167,18 +198,20 @@ def _repeated(tool: Tool, rows: list[Listed]) -> dict[str, list[Listed]]:
     """All records of each reference that these rows share with another record, now or from an earlier list."""
     those = Listed.objects.filter(tool=tool.name)
     shared = (
-        those.filter(reference__in={row.reference for row in rows}).values("reference").annotate(number=Count("pk"))
+        those.filter(reference__in=Among({row.reference for row in rows}))
+        .values("reference")
+        .annotate(number=Count("pk"))
     )
     references = [row["reference"] for row in shared.filter(number__gt=1)]
     repeated: dict[str, list[Listed]] = defaultdict(list)
     if references:
-        for row in those.filter(reference__in=references).order_by("created_at", "pk"):
+        for row in those.filter(reference__in=Among(references)).order_by("created_at", "pk"):
             repeated[row.reference].append(row)
     return repeated
 
 
 def _effects(rows: Iterable[Listed]) -> dict[str, Call]:
-    calls = Call.objects.effects().filter(key__in={row.key for row in rows if row.key})
+    calls = Call.objects.effects().filter(key__in=Among({row.key for row in rows if row.key}))
     return {call.key: call for call in calls.select_related("run").defer("answer")}
 
 
@@ -186,27 +219,26 @@ def _may_have_happened(call: Call | None) -> bool:
     return call is not None and call.state in MAY_HAVE_HAPPENED
 
 
-def _keep(tool: Tool, records: list[ProviderRecord]) -> list[Listed]:
-    """Write the records down as they are now. Read off the clock after they came, and before our side is looked at."""
-    now = database_clock()
-    rows = {row.record: row for row in (_row(tool, record, now) for record in records)}
-    columns = ["key", "reference", "amount_minor", "currency", "created_at", "seen_at"]
-    kept = list(rows.values())
-    Listed.objects.bulk_create(kept, update_conflicts=True, unique_fields=["tool", "record"], update_fields=columns)
-    return kept
+def _keep(tool: Tool, records: list[ProviderRecord]) -> int:
+    """Write the records down as they are now; how many."""
+    rows = {row[0]: row for row in map(_row, records)}
+    names = ("records", "keys", "references", "amounts", "currencies", "times")
+    columns = (list(column) for column in zip(*rows.values(), strict=True))
+    execute(_KEEP, {"tool": tool.name} | dict(zip(names, columns, strict=True)))
+    return len(rows)
 
 
-def _row(tool: Tool, record: ProviderRecord, now: datetime) -> Listed:
-    key, name = _text(record.key), _text(record.id) or _text(record.key)
-    return Listed(
-        tool=tool.name,
-        record=name,
-        key=key,
-        reference=_text(record.reference) or key or name,
-        amount_minor=record.amount_minor,
-        currency=_text(record.currency)[:8].upper(),
-        created_at=record.created_at.astimezone(UTC),
-        seen_at=now,
+def _row(record: ProviderRecord) -> tuple[str, str, str, int | None, str, datetime]:
+    key, amount = _text(record.key), record.amount_minor
+    name = _text(record.id) or key
+    amount = None if amount is None else max(-LARGEST, min(LARGEST, amount))
+    return (
+        name,
+        key,
+        _text(record.reference) or key or name,
+        amount,
+        _text(record.currency)[:8].upper(),
+        record.created_at,
     )
 
 
@@ -249,7 +281,7 @@ def _batches(records: Iterator[ProviderRecord]) -> Iterator[list[ProviderRecord]
         yield batch
 
 
-def _repeat(part: Callable[[int], int | None]) -> None:
-    after: int | None = 0
+def _repeat(part: Callable[[Any], Any]) -> None:
+    after = part(None)
     while after is not None:
         after = part(after)

@@ -44,16 +44,16 @@ def _confirmed() -> QuerySet[Any, Any]:
     confirmed = Call.objects.filter(kind=CallKind.EFFECT, state=EffectState.CONFIRMED)
     return confirmed.values("tool").annotate(
         confirmed=Count("*"),
-        key_replays=Count("*", filter=Q(replayed=True, settled_by=by.ANSWER)),
-        by_sending_again=Count("*", filter=Q(sends__gt=1, settled_by=by.ANSWER)),
-        by_looking_up=Count("*", filter=Q(settled_by=by.LOOKUP)),
-        by_a_person=Count("*", filter=Q(settled_by=by.PERSON)),
+        key_replays=Count("tool", filter=Q(replayed=True, settled_by=by.ANSWER)),
+        by_sending_again=Count("tool", filter=Q(sends__gt=1, settled_by=by.ANSWER)),
+        by_looking_up=Count("tool", filter=Q(settled_by=by.LOOKUP)),
+        by_a_person=Count("tool", filter=Q(settled_by=by.PERSON)),
     )
 
 
 def _refused() -> QuerySet[Any, Any]:
     refused = Call.objects.filter(kind=CallKind.EFFECT, state=EffectState.REFUSED)
-    by_hand = Count("*", filter=Q(settled_by=Call.SettledBy.PERSON))
+    by_hand = Count("tool", filter=Q(settled_by=Call.SettledBy.PERSON))
     return refused.values("tool").annotate(refused=Count("*"), refused_by_a_person=by_hand)
 
 

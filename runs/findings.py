@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import Q
 
-from .columns import DatabaseClock, DatabaseNow, JSONText
+from .columns import Among, DatabaseClock, DatabaseNow, JSONText
 
 Evidence = list[dict[str, Any]]
 
@@ -86,7 +86,7 @@ class FindingQuerySet(models.QuerySet["Finding"]):
     def _known(self, tool: str, given: dict[tuple[str, str], Difference]) -> list["Finding"]:
         """The open findings that a difference here would be, and those that a person has resolved before."""
         those = Q(resolved_at__isnull=True) | Q(resolved_by__isnull=False) & ~Q(kind=Finding.Kind.PROVIDER_DOWN)
-        keys = {key for _, key in given}
+        keys = Among({key for _, key in given})
         return [finding for finding in self.filter(those, tool=tool, key__in=keys) if finding.name in given]
 
     def _see_again(self, given: dict[tuple[str, str], Difference], known: list["Finding"]) -> None:
