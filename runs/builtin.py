@@ -120,7 +120,7 @@ def look_for_ours(ctx: Any) -> Goto:
     """Look for confirmed effects that the provider does not list"""
 
     def work(tool: tools.Tool, progress: Comparison) -> Goto:
-        after = comparison.look_for_ours(tool, *_window(ctx), progress, ctx.state["after"])
+        after = comparison.look_for_ours(tool, *_window(ctx), progress, ctx.state["after"], seconds=_time_for(ctx))
         following = close_gone if after is None else look_for_ours
         return goto(following, {"progress": asdict(progress), "after": after})
 
@@ -132,7 +132,7 @@ def close_gone(ctx: Any) -> Goto:
     """Close findings whose difference has gone"""
 
     def work(tool: tools.Tool, progress: Comparison) -> Goto:
-        after = comparison.close_gone(tool, progress, ctx.state["after"])
+        after = comparison.close_gone(tool, progress, ctx.state["after"], seconds=_time_for(ctx))
         if after is not None:
             return goto(close_gone, {"progress": asdict(progress), "after": after})
         return goto(choose, {"done": [*ctx.state["done"], asdict(progress)]})

@@ -28,7 +28,7 @@ from .tools import ProviderRecord, Tool
 
 BATCH = 500
 LOOKUPS = 100
-"""Effects in one look for what is missing there: each may cost a question to the provider."""
+"""Effects and findings in one part where each may cost a question to the provider."""
 SKEW = timedelta(minutes=10)
 """How far the provider's clock may be from ours before records at the edge of a window are looked up one by one."""
 
@@ -99,7 +99,7 @@ def take_list(
     False when `seconds` were over first: what was taken is kept, and a shorter time can be asked for. Raises
     ProviderDown.
     """
-    began, end = database_clock(), time.monotonic() + (float("inf") if seconds is None else seconds)
+    began, end = database_clock(), _end(seconds)
     for batch in _batches(providers.records(tool, since, until)):
         progress.listed += _keep(tool, batch)
         tell(progress)
@@ -125,35 +125,59 @@ def look_at_theirs(
 
 
 def look_for_ours(
-    tool: Tool, since: datetime, until: datetime, progress: Comparison, after: int | None = None
+    tool: Tool,
+    since: datetime,
+    until: datetime,
+    progress: Comparison,
+    after: int | None = None,
+    *,
+    seconds: float | None = None,
 ) -> int | None:
     """Look for effects confirmed in this time that the provider does not list, behind the call with the id `after`.
 
     An effect is given the time that the provider's own records take to show it, and is looked up by its key before it
     is called missing. The id to go on behind; None when those were the last. Raises ProviderDown.
     """
-    until = min(until, database_clock() - tool.settle_after)
-    confirmed = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after or 0)
-    calls = list(confirmed.order_by("pk")[:LOOKUPS])
-    _note(tool, _missing_there(tool, calls), progress)
-    return calls[-1].pk if calls else None
+    end, until = _end(seconds), min(until, database_clock() - tool.settle_after)
+    those = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after or 0)
+    missing, after = [], None
+    for call in those.order_by("pk")[:LOOKUPS]:
+        if providers.find(tool, call.key) is None:
+            missing.append(Difference(Kind.MISSING_THERE, tool.name, call.key, call.run, ours=[ours_of(call)]))
+        after = call.pk
+        if time.monotonic() > end:
+            break
+    _note(tool, missing, progress)
+    return after
 
 
-def close_gone(tool: Tool, progress: Comparison, after: int | None = None) -> int | None:
+def close_gone(
+    tool: Tool, progress: Comparison, after: int | None = None, *, seconds: float | None = None
+) -> int | None:
     """Close the tool's findings whose difference has gone, behind the finding with the id `after`. The id to go on
     behind; None when those were the last. Raises ProviderDown."""
+    end, gone = _end(seconds), []
     those = Finding.objects.open().filter(tool=tool.name, kind__in=COMPARED, pk__gt=after or 0)
-    findings = list(those.order_by("pk")[:BATCH])
+    findings, after = list(those.order_by("pk")[:LOOKUPS]), None
+    standing, not_listed = _standing(tool, findings)
+    for finding in findings:
+        stands = finding.name in standing
+        if finding.key in not_listed and finding.kind == Kind.MISSING_THERE:
+            stands = providers.find(tool, finding.key) is None
+        gone += [] if stands else [finding.pk]
+        after = finding.pk
+        if time.monotonic() > end:
+            break
+    progress.gone += Finding.objects.filter(pk__in=gone).close(AGREES_AGAIN)
+    return after
+
+
+def _standing(tool: Tool, findings: list[Finding]) -> tuple[set[tuple[str, str]], set[str]]:
+    """Which of these differences there are now, by what is listed; and which of their effects are not listed."""
     keys = Among(finding.key for finding in findings)
     rows = Listed.objects.filter(Q(key__in=keys) | Q(record__in=keys) | Q(reference__in=keys), tool=tool.name)
-    missing = [finding.key for finding in findings if finding.kind == Kind.MISSING_THERE]
-    standing = {difference.name for difference in differences_of(tool, list(rows))}
-    standing |= {
-        difference.name for difference in _missing_there(tool, list(_not_listed(tool).filter(key__in=Among(missing))))
-    }
-    gone = [finding.pk for finding in findings if finding.name not in standing]
-    progress.gone += Finding.objects.filter(pk__in=gone).close(AGREES_AGAIN)
-    return findings[-1].pk if findings else None
+    not_listed = set(_not_listed(tool).filter(key__in=keys).values_list("key", flat=True))
+    return {difference.name for difference in differences_of(tool, list(rows))}, not_listed
 
 
 # Their side
@@ -256,12 +280,6 @@ def _not_listed(tool: Tool) -> Any:
     return confirmed.select_related("run").defer("answer")
 
 
-def _missing_there(tool: Tool, calls: list[Call]) -> Iterator[Difference]:
-    for call in calls:
-        if providers.find(tool, call.key) is None:
-            yield Difference(Kind.MISSING_THERE, tool.name, call.key, call.run, ours=[ours_of(call)])
-
-
 def _note(tool: Tool, differences: Iterable[Difference], progress: Comparison) -> None:
     found = list(differences)
     if found:
@@ -279,6 +297,10 @@ def _listing(tool: Tool | str) -> Tool:
 def _batches(records: Iterator[ProviderRecord]) -> Iterator[list[ProviderRecord]]:
     while batch := list(islice(records, BATCH)):
         yield batch
+
+
+def _end(seconds: float | None) -> float:
+    return time.monotonic() + (float("inf") if seconds is None else seconds)
 
 
 def _repeat(part: Callable[[Any], Any]) -> None:

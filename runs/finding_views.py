@@ -20,6 +20,7 @@ from .models import Finding
 from .templatetags.show import in_words, money
 
 STATUS: dict[type[RunError], int] = {BadRequest: 422, NotAllowed: 403, EffectSettled: 409, FindingClosed: 409}
+LABELS = {"id": "Name there", "amount_minor": "Amount", "paid_minor": "Paid", "request_sha256": "Request SHA-256"}
 UNITS = {"amount_minor", "paid_minor"}
 
 
@@ -112,7 +113,11 @@ def _row(finding: Finding, words: dict[str, str]) -> Row:
 
 def _told(evidence: Evidence) -> list[list[tuple[str, str]]]:
     return [
-        [(in_words(name), _text(name, value, item)) for name, value in item.items() if value not in ("", None)]
+        [
+            (LABELS.get(name) or in_words(name), _text(name, value, item))
+            for name, value in item.items()
+            if value not in ("", None)
+        ]
         for item in evidence
     ]
 

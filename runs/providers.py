@@ -1,6 +1,6 @@
 """Asks a tool's receiver what it did, and keeps one finding for as long as it cannot be asked.
 
-Nothing here is asked within a transaction. May import tools, models, errors.
+Nothing here is asked within a transaction. May import tools, findings, models, errors.
 """
 
 from collections.abc import Callable, Iterator

@@ -5,9 +5,11 @@ import json
 import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from time import monotonic, sleep
 
 import pytest
+from django.apps import apps
 from provider import Provider, listed, seed
 from stage import LEASE_IS_PAST, Killed, Party, Stage, fresh, one_stretch
 
@@ -565,6 +567,18 @@ def recur(people):
         )
 
     return make
+
+
+def test_a_new_database_reconciles_every_five_minutes_and_every_day(people):
+    import_module("runs.migrations.0005_recurring").make_recurring(apps, None)
+    assert start_due() == 0
+    rows = {row.workflow: (row.every, row.team.name) for row in Recurring.objects.all()}
+    assert rows == {
+        "reconcile-unknown": (timedelta(minutes=5), "ops"),
+        "reconcile-provider": (timedelta(days=1), "ops"),
+    }
+    move_clock(timedelta(days=1, seconds=1))
+    assert (start_due(), Run.objects.get().workflow) == (1, "reconcile-provider")
 
 
 def test_what_is_due_is_started_once_by_two_sweeps(recur, database):

@@ -14,7 +14,7 @@ from runs.errors import OutcomeUnknown, Refused, Retryable
 from runs.tools import ProviderRecord, over, tool
 
 TIMEOUT = httpx.Timeout(10, connect=3)
-PAGE = 500
+PAGE = 200
 """Payments in one page of the provider's list."""
 ASK_OVER = 100_000
 """Payouts above this many cents are approved by a person first."""
