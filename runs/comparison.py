@@ -138,7 +138,7 @@ def look_for_ours(
     An effect is given the time that the provider's own records take to show it, and is looked up by its key before it
     is called missing. The id to go on behind; None when those were the last. Raises ProviderDown.
     """
-    end, until = _end(seconds), min(until, database_clock() - tool.settle_after)
+    end, until = _end(seconds), min(until, database_clock() - providers.patience(tool))
     those = _not_listed(tool).filter(settled_at__gte=since, settled_at__lt=until, pk__gt=after or 0)
     missing, after = [], None
     for call in those.order_by("pk")[:LOOKUPS]:

@@ -83,18 +83,22 @@ class Canary:
         self._sent = self._rung = -math.inf
         self._excused = time.monotonic() + self.STARTING
 
+    def excuse(self) -> None:
+        """Nobody could answer it until now."""
+        self._excused = max(self._excused, time.monotonic())
+
     def silent_for(self, every: float, *, busy: bool) -> float:
-        """Seconds that a canary has been missing while a worker was free to answer it; sends one when it is time.
+        """Seconds that a canary has been missing while a worker was free to answer it; sends three in `every` seconds.
         `busy`: all workers are at work now. That is an excuse for as long as each may have two bells before it."""
         now = time.monotonic()
         if self._row is not None and not self._waits():
             self._row, self.acknowledged_at, self._excused = None, timezone.now(), now
         if self._row is None:
-            if now - self._sent >= every:
+            if now - self._sent >= every / 3:
                 self._send()
             return 0
         if busy and now - self._sent < 3 * longest_bell():
-            self._excused = max(self._excused, now)
+            self.excuse()
         if now - self._rung >= every / 3:
             self._ring()
         return max(0.0, now - max(self._sent, self._excused))
@@ -163,10 +167,20 @@ class WakeBroker(ORM):
             return self._take() or None
         except (OperationalError, InterfaceError) as error:
             # Letting it out would cost ten seconds: django-q2's pusher sleeps that long and is forked anew.
-            logger.error("The doorbell cannot reach the database: %s", type(error).__name__)
-            connections[Conf.ORM].close()
+            self._let_go(error)
             time.sleep(FALLBACK)
             return None
+
+    def acknowledge(self, task_id: int) -> None:
+        try:
+            super().acknowledge(task_id)
+        except (OperationalError, InterfaceError) as error:
+            # Letting it out would end the monitor. The bell is rung once more, later, and finds nothing to do.
+            self._let_go(error)
+
+    def _let_go(self, error: Exception) -> None:
+        logger.error("The doorbell cannot reach the database: %s", type(error).__name__)
+        connections[Conf.ORM].close()
 
     def _take(self) -> list[tuple[int, str]]:
         """The bells that are next; rows that are none are dropped on the way."""

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from . import waits, workflows
 from .doorbell import NOTIFY, RING, ring
-from .errors import AlreadyStarted, BadRequest, IllegalMove, NoSuchRun, NotAllowed
+from .errors import AlreadyStarted, BadRequest, IllegalMove, NoSuchRun, NotAllowed, TooLate
 from .failpoints import reach
 from .models import AuditEvent, Delivery, Run, database_clock, run_key
 from .states import Status, WaitKind
@@ -80,7 +80,7 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
     """Bring a run the event it waits for, or will wait for: one that comes early is kept.
 
     Delivering the same body again before it is taken returns the first delivery; another one raises BadRequest. Raises
-    NoSuchRun, NotAllowed, IllegalMove (the run has ended).
+    NoSuchRun, NotAllowed, IllegalMove (the run has ended), TooLate (its wait is past its due time).
     """
     text = input_text(body, where="event")
     check_words(name, "name of the event", LONGEST_NAME)
@@ -97,6 +97,9 @@ def deliver(key: str, name: str, body: dict[str, Any], *, by: Any = None, actor:
                 )
             return waiting
         taken_at = run.position + 1 if _waits_for(run, name) else None
+        # A late answer is refused here, by the clock read under the lock, even when no sweep has come by.
+        if taken_at is not None and run.due_at is not None and run.due_at <= database_clock():
+            raise TooLate(key, name, run.due_at)
         delivery = Delivery.objects.create(run=run, name=name, body=from_json(text), delivered_by=by, position=taken_at)
         if taken_at is not None:
             wake(run, why=f"event {name} was delivered", actor=actor, user=by)

@@ -4,6 +4,8 @@ Failures derive from Exception; control flow (the lease is lost) derives from Ba
 `except Exception` cannot swallow it. Imports nothing of ours.
 """
 
+from datetime import datetime
+
 
 class RunError(Exception):
     """A verb was refused. Nothing was changed."""
@@ -27,6 +29,14 @@ class IllegalMove(RunError):
     def __init__(self, key: str, status: str, verb: str) -> None:
         super().__init__(f"Run {key} is {status}, so it cannot be {verb}. Nothing was changed.")
         self.key, self.status = key, status
+
+
+class TooLate(RunError):
+    def __init__(self, key: str, event: str, due_at: datetime) -> None:
+        super().__init__(
+            f"Run {key} waited for {event} until {due_at:%d %b %Y, %H:%M:%S} UTC. It comes too late, and was not kept."
+        )
+        self.key = key
 
 
 class AlreadyStarted(RunError):
@@ -77,7 +87,16 @@ class Retryable(ToolError):
 
 
 class Refused(ToolError):
-    """Nothing happened, and trying again cannot help."""
+    """Nothing happened, and trying again cannot help. `stored`: the receiver says that this was its answer to the first
+    request under the key too, so nothing happened then either."""
+
+    def __init__(self, sentence: str, *, stored: bool = False) -> None:
+        super().__init__(sentence)
+        self.stored = stored
+
+
+class KeyConflict(ToolError):
+    """The receiver knows this key with another request. Nothing was done now; what it stands for there is unknown."""
 
 
 class OutcomeUnknown(ToolError):
@@ -108,6 +127,15 @@ class KeyReused(PermanentError):
         self.key = key
 
 
+class ConflictThere(PermanentError):
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(
+            f"The receiver knows the idempotency key {key} with another request: {sentence} "
+            "What it stands for there is not known. Ask the provider, then settle it by hand."
+        )
+        self.key = key
+
+
 class EffectRefused(PermanentError):
     def __init__(self, key: str, tool: str, sentence: str) -> None:
         super().__init__(f"{tool} refused {key}: {sentence} Nothing happened; going on means asking anew.")
@@ -133,6 +161,6 @@ class LeaseLost(BaseException):
 
 
 def sentence_of(error: BaseException) -> str:
-    """What an error says, as it can be kept: what the database cannot hold is spelled, and who says nothing is named."""
+    """What an error says, as it can be kept: what no database holds is spelled, and one that says nothing is named."""
     said = str(error) or type(error).__name__
     return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()

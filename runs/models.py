@@ -251,6 +251,7 @@ class Call(models.Model):
     sends = models.PositiveSmallIntegerField(default=0)
     prepared_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
+    last_sent_at = models.DateTimeField(null=True, blank=True)
     settled_at = models.DateTimeField(null=True, blank=True)
     settled_by = models.CharField(
         max_length=6, choices=SettledBy, blank=True, db_default="", help_text="How its outcome became known."
@@ -342,8 +343,7 @@ class Transition(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Refused attempts, audited reads and what people said of effects. Append-only; a refusal is written in a
-    transaction of its own."""
+    """Refused attempts, and acts that move no run. Append-only; a refusal is written in a transaction of its own."""
 
     class Kind(models.TextChoices):
         LATE_WRITE = "late-write", "Late write refused"
@@ -351,6 +351,7 @@ class AuditEvent(models.Model):
         DECISION_REFUSED = "decision-refused", "Decision refused"
         VERB_REFUSED = "verb-refused", "Action refused"
         EFFECT_SETTLED = "effect-settled", "Effect settled by hand"
+        CAP_RAISED = "cap-raised", "Cap raised"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

@@ -19,6 +19,9 @@ from .tools import ProviderRecord, Tool
 TEAM = "ops"
 """Sees the findings that belong to no run."""
 
+PATIENCE = timedelta(minutes=5)
+"""Nothing younger is called missing or put to a person, however soon the provider's own records would show it."""
+
 ANSWERS_AGAIN = "The provider answers again."
 
 
@@ -66,6 +69,11 @@ def ask_those_down() -> list[str]:
             went_down(still)
             down.append(finding.tool)
     return down
+
+
+def patience(tool: Tool) -> timedelta:
+    """How long after it was last heard of an effect may be neither found there nor a difference."""
+    return max(tool.settle_delay, PATIENCE)
 
 
 def team() -> Group:

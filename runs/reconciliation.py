@@ -163,12 +163,12 @@ def is_at_work(call: Call, now: datetime) -> bool:
 
 
 def _last_heard_of(call: Call) -> datetime:
-    return max(at for at in (call.prepared_at, call.sent_at, call.settled_at) if at is not None)
+    return max(at for at in (call.prepared_at, call.last_sent_at or call.sent_at, call.settled_at) if at is not None)
 
 
 def _patience(tool: Tool | None) -> timedelta:
     # Nothing but a person will ever tell what became of an effect that is sent at most once.
-    return timedelta() if tool is None or tool.delivery == "at-most-once" else tool.settle_after
+    return timedelta() if tool is None or tool.delivery == "at-most-once" else providers.patience(tool)
 
 
 def _end(tally: Tally) -> None:

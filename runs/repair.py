@@ -14,7 +14,7 @@ from . import waits, workflows
 from .doorbell import ring
 from .engine import check_key, check_words, input_text, locked, may_operate, wake
 from .errors import AlreadyStarted, BadRequest, IllegalMove
-from .models import Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
+from .models import AuditEvent, Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
 from .states import FINAL, CallKind, EffectState, Status, WaitKind
 
 SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
@@ -87,6 +87,13 @@ def raise_cap(
             raise IllegalMove(key, run.status, "given a higher cap")
         run.caps = (run.caps or {}) | raised
         run.save(update_fields=["caps"])
+        AuditEvent.objects.create(
+            kind=AuditEvent.Kind.CAP_RAISED,
+            run=run,
+            detail=f"{', '.join(f'{name} {value:g}' for name, value in raised.items())}: {why}",
+            actor=actor or "raise cap",
+            user=by,
+        )
         if run.wait_kind == WaitKind.CAP:
             # A paused one stays paused, but is ready when it is resumed.
             wake(run, why=why, actor=actor or "raise cap", user=by)
@@ -222,7 +229,8 @@ def _close_refused(run: Run) -> None:
 
 def _origins(run: Run, position: int) -> list[Q]:
     """Whose calls stand for this run's positions from `position` on, the eldest first."""
-    parts, last = [], run.position + 1
+    parts: list[Q] = []
+    last = run.position + 1
     while last >= position:
         begun_at = run.transitions.order_by("pk").values_list("position", flat=True)[0]
         parts.insert(0, Q(run=run, position__range=(max(position, begun_at), last)))

@@ -75,6 +75,7 @@ class Runner:
         except (OperationalError, InterfaceError) as error:
             logger.error("The runner cannot reach the database (%s); it tries again in a second.", type(error).__name__)
             connection.close()
+            self.canary.excuse()
 
     # The cluster
 

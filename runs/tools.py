@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Rule = Callable[[dict[str, Any]], bool]
-Delivery = Literal["keyed", "at-most-once"]
+Delivery = Literal["keyed", "check-then-act", "at-most-once", "at-least-once"]
 
 _registry: dict[str, "Tool"] = {}
 
@@ -91,13 +91,14 @@ class Tool:
         requires_approval: bool | Rule,
         once_per: str,
         key_life: timedelta,
-        settle_after: timedelta,
         delivery: Delivery,
+        settle_delay: timedelta,
         statement: str,
     ) -> None:
-        self.name, self.function, self.kind, self.delivery = name, function, kind, delivery
+        self.name, self.function, self.kind = name, function, kind
+        self.delivery, self.settle_delay = delivery, settle_delay
         self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
-        self.settle_after, self.statement = settle_after, statement
+        self.statement = statement
         self.lookup_function: Callable[..., dict[str, Any] | None] | None = None
         self.listing_function: Listing | None = None
         self._arguments = _model_of(name, function, with_key=kind == CallKind.EFFECT)
@@ -143,6 +144,11 @@ class Tool:
         except Exception:  # noqa: BLE001 (whatever a rule stumbles over, a person decides)
             return True
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments, from the type hints."""
+        return self._arguments.model_json_schema()
+
     def in_words(self, arguments: dict[str, Any]) -> str:
         """The statement's template, filled from the arguments; {amount} is amount_minor and currency as money."""
         words = dict(arguments)
@@ -167,18 +173,20 @@ def tool(
     requires_approval: bool | Rule = False,
     once_per: str = "",
     key_life: timedelta = timedelta(hours=24),
-    settle_after: timedelta = timedelta(minutes=5),
     delivery: Delivery = "keyed",
+    settle_delay: timedelta = timedelta(seconds=10),
     statement: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Register a function as a tool.
 
     `effect`: it changes the outside world, and must take `idempotency_key`. `requires_approval`: True, or a rule on
     the arguments. `once_per`: the argument of which only one such effect may ever happen. `key_life`: how long the
-    receiver remembers a key. `settle_after`: how long after a send the receiver's own records may not show it yet.
-    `delivery`: "keyed" when the receiver honours the key; "at-most-once" when it has none:
-    then an unknown outcome stays unknown and is never sent again. `statement`: the action in plain words, with
-    {argument} and {amount} places.
+    receiver remembers a key. `statement`: the action in plain words, with {argument} and {amount} places.
+
+    `delivery` says what the receiver makes of the key. "keyed": it honours it, and the same key is sent again.
+    "check-then-act": it has none, but can be searched: looked up before every send, and `settle_delay` after one whose
+    outcome is unknown; needs a lookup. "at-most-once" and "at-least-once": it can do neither; an unknown outcome then
+    stays unknown, or is sent again. `settle_delay` is how long the receiver's own records may not show an effect yet.
     """
 
     def register(function: Callable[..., Any]) -> Tool:
@@ -190,8 +198,8 @@ def tool(
             requires_approval=requires_approval,
             once_per=once_per,
             key_life=key_life,
-            settle_after=settle_after,
             delivery=delivery,
+            settle_delay=settle_delay,
             statement=statement or _plain_statement(name, function),
         )
         if name in _registry:

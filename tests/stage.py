@@ -32,9 +32,6 @@ from runs.workflows import Retry, Workflow
 LEASE_IS_PAST = timedelta(seconds=60)
 
 
-LEASE_IS_PAST = timedelta(seconds=60)
-
-
 class Killed(BaseException):
     """What a tool raises to play the death of its worker: nothing of ours may catch it."""
 
@@ -66,7 +63,6 @@ class Stage:
 
     def __init__(self, people: Any) -> None:
         self.people, self.receiver, self.facts = people, Receiver(), {"claim": "open", "amount": 184_000}
-        self._moved = timedelta()
         self._moved = timedelta()
 
     def __enter__(self) -> "Stage":

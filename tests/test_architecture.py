@@ -12,11 +12,21 @@ OURS = ("runs", "approvals", "durable_site")
 
 FLOORS = {
     "runs": [
-        {"runs.states", "runs.errors", "runs.values", "runs.failpoints", "runs.identity", "runs.timelimit"},
+        {
+            "runs.states",
+            "runs.errors",
+            "runs.values",
+            "runs.failpoints",
+            "runs.identity",
+            "runs.timelimit",
+            "runs.outcomes",
+            "runs.artefacts",
+        },
         {"runs.models", "runs.columns", "runs.findings"},
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
         {
             "runs.lease",
+            "runs.effects",
             "runs.calls",
             "runs.engine",
             "runs.repair",
@@ -67,7 +77,15 @@ FLOORS = {
 }
 """From the ground up: a module imports from its own floor and those below."""
 
-AUTHORS_MAY_IMPORT = {"runs.workflows", "runs.tools", "runs.waits", "runs.errors", "runs.engine", "approvals.gate"}
+AUTHORS_MAY_IMPORT = {
+    "runs.workflows",
+    "runs.tools",
+    "runs.waits",
+    "runs.errors",
+    "runs.outcomes",
+    "runs.engine",
+    "approvals.gate",
+}
 """…and the column types of runs.models, for an app whose rows are dated by the same clock."""
 
 KNOWS_DJANGO_Q = {"runs.doorbell"}

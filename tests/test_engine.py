@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from runs import engine, workflows
-from runs.errors import AlreadyStarted, BadRequest, IllegalMove
+from runs.errors import AlreadyStarted, BadRequest, IllegalMove, TooLate
 from runs.models import Checkpoint, Run, Transition
 from runs.testing import drain, move_clock
 from runs.waits import event, timer
@@ -257,3 +257,26 @@ def test_cancel_is_final_and_says_so(flow, people):
     run.refresh_from_db()
     assert (run.status, run.outcome) == ("cancelled", "cancelled")
     assert drain() == 0
+
+
+@pytest.mark.parametrize(("late", "outcome"), [(-1, "waiting"), (0, "refused"), (1, "refused")])
+def test_an_event_that_comes_after_its_wait_fell_due_is_refused_even_when_no_sweep_has_come_by(
+    flow, people, late, outcome
+):
+    """Frozen to the instant of the due time, one second before and one after it."""
+    from stage import freeze_clock
+
+    @flow.step
+    def hear(ctx):
+        return event("answer", expires_in=timedelta(hours=1))
+
+    run = begin(flow, people)
+    drain()
+    run.refresh_from_db()
+    freeze_clock(run.due_at + timedelta(seconds=late))
+    if outcome == "refused":
+        with pytest.raises(TooLate, match="too late, and was not kept"):
+            engine.deliver("run-1", "answer", {"yes": True})
+        assert not run.deliveries.exists()
+    else:
+        assert engine.deliver("run-1", "answer", {"yes": True}).position == 1

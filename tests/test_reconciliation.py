@@ -570,7 +570,7 @@ def recur(people):
 
 
 def test_a_new_database_reconciles_every_five_minutes_and_every_day(people):
-    import_module("runs.migrations.0005_recurring").make_recurring(apps, None)
+    import_module("runs.migrations.0007_recurring").make_recurring(apps, None)
     assert start_due() == 0
     rows = {row.workflow: (row.every, row.team.name) for row in Recurring.objects.all()}
     assert rows == {

@@ -11,7 +11,7 @@ from approvals.gate import ask, facts
 from approvals.models import Approval
 from approvals.testing import answer
 from runs import repair
-from runs.errors import BadRequest, EffectRefused, PermanentError, Refused
+from runs.errors import BadRequest, EffectRefused, OutcomeUnknown, PermanentError, Refused, Retryable
 from runs.models import AuditEvent, Call, Run
 from runs.states import Status
 from runs.testing import drain
@@ -229,6 +229,34 @@ def test_a_discard_closes_a_question_that_is_still_open(stage):
     assert approval.status == "withdrawn"
     with pytest.raises(AlreadyDecided, match="cancelled with its run"):
         answer(approval, stage.people.adjuster)
+
+
+# Whatever it says, it is kept
+
+
+@pytest.mark.parametrize("error", [ValueError, PermanentError])
+@pytest.mark.parametrize(("said", "kept"), [("a\0b", r"a\0b"), ("half \ud83d", r"half \ud83d"), ("", "{error}")])
+def test_a_failure_whose_words_cannot_be_kept_is_a_failure_all_the_same(stage, error, said, kept):
+    stage.flow.retry = Retry(attempts=1)
+
+    @stage.flow.step
+    def fails(ctx):
+        raise error(said)
+
+    run = stage.begin()
+    assert (run.status, run.worker) == ("dead", "")
+    assert run.reason.endswith(f": {kept.format(error=error.__name__)}")
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(Refused, "refused"), (OutcomeUnknown, "unknown"), (Retryable, "prepared")]
+)
+def test_an_outcome_whose_words_cannot_be_kept_is_recorded_all_the_same(stage, error, state):
+    stage.calls_then_goes_on(stage.tool())
+    stage.flow.retry = Retry(attempts=1)
+    stage.receiver.script = [error("a\0b \ud83d")]
+    assert (stage.begin().status, stage.receiver.keys) == ("dead", ["run-1:step1"])
+    assert (Call.objects.get().state, Call.objects.get().error) == (state, r"a\0b \ud83d")
 
 
 # Whatever was done to it, nothing happens twice

@@ -381,7 +381,6 @@ def test_a_cap_is_raised_to_something(stage, caps):
         repair.raise_cap("event", why=WHY, **caps)
 
 
-@pytest.mark.xfail(strict=True, reason="raising a cap of a run that does not wait for it leaves no row of who and why")
 def test_who_raised_a_cap_and_why_stays_although_the_run_is_not_moved_by_it(stage):
     plays_every_part(stage)
     run = stage.begin("event", part="event")

@@ -12,7 +12,7 @@ from sandbox_process import PROJECT, SandboxProcess
 from stage import Stage
 
 from runs import tools
-from runs.errors import OutcomeUnknown, Refused, Retryable
+from runs.errors import KeyConflict, OutcomeUnknown, Refused, Retryable
 from runs.models import Call
 
 pytest.importorskip("stripe", reason="the stripe library is not installed (pip install '.[stripe]')")
@@ -110,7 +110,7 @@ def test_an_answer_that_comes_too_late_is_unknown(sandbox: SandboxProcess, tool:
 
 def test_another_transfer_under_the_key_is_neither_refused_nor_sent(sandbox: SandboxProcess, tool: tools.Tool) -> None:
     transfer(tool)
-    with pytest.raises(OutcomeUnknown, match="another transfer"):
+    with pytest.raises(KeyConflict, match="another transfer"):
         transfer(tool, amount_minor=1)
     assert len(sandbox.payments()) == 1
 

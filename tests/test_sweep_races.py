@@ -27,7 +27,7 @@ def overdue(stage, part: str) -> Run:
 
 @pytest.mark.parametrize(
     ("part", "verb", "status"),
-    [("sleeping", "retry", "ready"), ("waiting", "deliver", "ready"), ("capped", "raise a cap", "ready")]
+    [("sleeping", "retry", "ready"), ("capped", "raise a cap", "ready")]
     + [(part, "cancel", "cancelled") for part in ("sleeping", "waiting", "capped")]
     + [(part, "pause", "paused") for part in ("sleeping", "waiting", "capped")]
     + [("dead", "redrive", "ready"), ("dead", "discard", "cancelled")],

@@ -15,12 +15,11 @@ from typing import Any
 from django.conf import settings
 
 from durable_site.claims.tools import ASK_OVER
-from runs.errors import OutcomeUnknown, Refused, Retryable, ToolError
+from runs.errors import KeyConflict, OutcomeUnknown, Retryable, ToolError
+from runs.outcomes import error_of
 from runs.tools import over, tool
 
 SECONDS_TO_CONNECT = 3
-NOTHING_HAPPENED = {400, 401, 402, 403, 404}
-COME_BACK = {409, 429}
 
 
 @tool(
@@ -107,12 +106,15 @@ def _outcome(error: Any) -> ToolError:
     if isinstance(error, stripe.APIConnectionError):
         return _of_the_connection(error)
     if isinstance(error, stripe.IdempotencyError):
-        return OutcomeUnknown("Stripe knows this key with another transfer.")
-    if isinstance(error, stripe.RateLimitError) or error.http_status in COME_BACK:
-        return Retryable(f"Stripe answers {error.http_status}: come back.", retry_after=_retry_after(error.headers))
-    if error.http_status in NOTHING_HAPPENED:
-        return Refused(f"Stripe answers {error.http_status}: {error.user_message or 'no reason was given.'}")
-    return OutcomeUnknown(f"Stripe answers {error.http_status}, which does not say what happened.")
+        return KeyConflict("Stripe knows this key with another transfer.")
+    headers = error.headers or {}
+    return error_of(
+        error.http_status or 0,
+        error.user_message or "no reason was given.",
+        receiver="Stripe",
+        stored=headers.get("Idempotent-Replayed") == "true",
+        retry_after=_retry_after(headers),
+    )
 
 
 def _of_the_connection(error: Any) -> ToolError:

@@ -10,17 +10,16 @@ import httpx
 from django.conf import settings
 from django.core.mail import send_mail
 
-from runs.errors import OutcomeUnknown, Refused, Retryable
+from runs.errors import OutcomeUnknown, Refused, Retryable, ToolError
+from runs.outcomes import Outcome, error_of, outcome_of
 from runs.tools import ProviderRecord, over, tool
 
 TIMEOUT = httpx.Timeout(10, connect=3)
 PAGE = 200
 """Payments in one page of the provider's list."""
+KEY_CONFLICTS = {"idempotency_key_reused", "idempotency_error"}
 ASK_OVER = 100_000
 """Payouts above this many cents are approved by a person first."""
-
-NOTHING_HAPPENED = {400, 401, 402, 403, 404, 405, 413}
-COME_BACK = {409, 429}
 
 
 @tool("policies.read")
@@ -85,24 +84,70 @@ def notify(*, idempotency_key: str, to: str, subject: str, text: str) -> dict[st
     return {"sent": sent}
 
 
+@tool(
+    "tickets.open",
+    effect=True,
+    delivery="check-then-act",
+    settle_delay=timedelta(seconds=5),
+    statement="Open a ticket about flood claim {claim}: {subject}",
+)
+def open_ticket(*, idempotency_key: str, claim: str, subject: str, text: str) -> dict[str, Any]:
+    """The ticket system has no keys: ours is its reference, by which it can be searched."""
+    body = {"reference": idempotency_key, "subject": subject, "text": f"{text} (claim {claim})"}
+    try:
+        answer = _world().post(f"{settings.SANDBOX_URL}/tickets", json=body)
+    except httpx.ConnectError as error:
+        raise Retryable(f"The ticket system cannot be reached, so nothing was sent: {error}") from error
+    except httpx.HTTPError as error:
+        raise OutcomeUnknown(f"The ticket system did not answer: {type(error).__name__}") from error
+    if outcome_of(answer.status_code) != Outcome.DONE:
+        raise _error(answer)
+    return {"ticket": _ticket(answer.json())}
+
+
+@open_ticket.lookup
+def find_ticket(*, idempotency_key: str) -> dict[str, Any] | None:
+    tickets = _get("/tickets", reference=idempotency_key)["tickets"]
+    return {"ticket": _ticket(tickets[0]), "replayed": True} if tickets else None
+
+
+def _ticket(ticket: dict[str, Any]) -> str:
+    return str(ticket["ticket"])
+
+
 def _payment(answer: httpx.Response, asked: int) -> dict[str, Any]:
     """The provider's answer as an outcome: what cannot be read, or is not what was asked for, is unknown."""
-    if answer.status_code in COME_BACK:
-        raise Retryable(
-            f"The payment provider answers {answer.status_code}: come back.", retry_after=_retry_after(answer)
-        )
-    if answer.status_code == 422:
-        raise OutcomeUnknown("The payment provider knows this key with another payment.")
-    if answer.status_code in NOTHING_HAPPENED:
-        raise Refused(f"the payment provider answers {answer.status_code}: {_sentence(answer)}")
+    if outcome_of(answer.status_code) != Outcome.DONE:
+        raise _error(answer)
     try:
-        payment = answer.raise_for_status().json()
+        payment = answer.json()
         made, paid = str(payment["payment"]), payment["amount_minor"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise OutcomeUnknown(f"The payment provider's answer ({answer.status_code}) cannot be read.") from error
     if paid != asked:
         raise OutcomeUnknown(f"The payment provider says it paid {paid}, and was asked for {asked}.")
-    return {"payment": made, "paid_minor": paid, "replayed": answer.headers.get("Idempotent-Replayed") == "true"}
+    return {"payment": made, "paid_minor": paid, "replayed": _is_replay(answer)}
+
+
+def _error(answer: httpx.Response) -> ToolError:
+    return error_of(
+        answer.status_code,
+        _sentence(answer),
+        key_conflict=_type(answer) in KEY_CONFLICTS,
+        stored=_is_replay(answer),
+        retry_after=_retry_after(answer),
+    )
+
+
+def _is_replay(answer: httpx.Response) -> bool:
+    return answer.headers.get("Idempotent-Replayed") == "true"
+
+
+def _type(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["type"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _record(payment: dict[str, Any]) -> ProviderRecord:

@@ -41,7 +41,7 @@ def forget_recurring(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0004_reconciliation")]
+    dependencies = [("runs", "0006_reconciliation")]
 
     operations = [
         migrations.RunSQL(CLOSED_STAYS, UNDO),

@@ -12,7 +12,7 @@ import runs.columns
 class Migration(migrations.Migration):
     dependencies = [
         ("auth", "0012_alter_user_first_name_max_length"),
-        ("runs", "0003_caps_forks_beats"),
+        ("runs", "0005_cap_raised"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
@@ -137,6 +137,7 @@ class Migration(migrations.Migration):
                     ("decision-refused", "Decision refused"),
                     ("verb-refused", "Action refused"),
                     ("effect-settled", "Effect settled by hand"),
+                    ("cap-raised", "Cap raised"),
                 ],
                 max_length=24,
             ),
