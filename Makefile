@@ -3,12 +3,14 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n 2
 RUN := .venv/bin/python
 
-.PHONY: help demo serve test lint clean
+.PHONY: help demo serve test faults bench lint clean
 
 help:
 	@echo "make demo    play two claims with real crashes, print what happened, stop everything"
 	@echo "make serve   start everything with the demo's claims; prints the address and log-ins"
 	@echo "make test    run the tests (PYTEST_ARGS='-k name' chooses some)"
+	@echo "make faults  kill every process again and again, a quarter of an hour; recovery times: var/faults.txt"
+	@echo "make bench   measure the engine beside bare psycopg loops (three minutes; BENCH_ARGS=--quick: one)"
 	@echo "make lint    ruff, its formatter, and mypy"
 	@echo "make clean   stop and delete the embedded PostgreSQL with its data, var/, .venv and caches"
 
@@ -20,6 +22,13 @@ serve: .venv/.stamp
 
 test: .venv/.stamp
 	DEBUG=1 $(RUN) -m pytest $(PYTEST_ARGS)
+
+# In one process: the times mean something only while nothing else is busy.
+faults: .venv/.stamp
+	FAULTS=1 DEBUG=1 $(RUN) -m pytest tests/faults
+
+bench: .venv/.stamp
+	@$(RUN) -m tests.bench $(BENCH_ARGS)
 
 # mypy's Django plugin loads the settings; it is to start no database for that.
 lint: .venv/.stamp

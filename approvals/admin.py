@@ -12,7 +12,7 @@ from .models import Approval, Decision, LedgerEntry, VerifyingKey
 
 @admin.register(Approval)
 class ApprovalAdmin(ReadOnlyAdmin):
-    list_display = ["id", "run", "statement", "amount_minor", "currency", "status", "team", "asked_at", "due_at"]
+    list_display = ["id", "run", "statement", "amount_minor", "status", "team", "asked_at", "due_at"]
     list_filter = ["status", "tool"]
     list_select_related = ["run", "team"]
     search_fields = ["run__key__startswith", "payload_digest"]

@@ -177,8 +177,8 @@ def _decide(seen: Approval, answer: Answer, facts: Facts) -> Decision:
 
 def _close(approval: Approval, verdict: str, facts: Facts, now: datetime) -> bool:
     """Close the approval if this verdict settles it: one rejection does, and so does the last approval required."""
+    approval.signed_facts = facts.text
     if verdict == Decision.Verdict.APPROVE:
-        approval.signed_facts = facts.text
         earlier = approval.decisions.filter(verdict=Decision.Verdict.APPROVE).count()
         if earlier + 1 < approval.required:
             approval.save(update_fields=["signed_facts"])

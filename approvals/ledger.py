@@ -155,7 +155,7 @@ def _decision_faults(name: str, entry: LedgerEntry, record: dict[str, Any]) -> I
         yield f"{name}: approval {approval.pk} asks for something else than what was signed."
     if {digest(approval.payload), approval.payload_digest} != {signed("payload_digest")}:
         yield f"{name}: the payload of approval {approval.pk} is not the one that was signed."
-    if decision.verdict == "approve" and _is_last(decision) and digest(approval.signed_facts) != signed("facts_digest"):
+    if _is_last(decision) and digest(approval.signed_facts) != signed("facts_digest"):
         yield f"{name}: the facts of approval {approval.pk} are not those that were signed."
 
 
@@ -183,10 +183,8 @@ def _bare_expiries() -> Iterator[str]:
 
 
 def _is_last(decision: Decision) -> bool:
-    """Did this one's signature let the run go on? The facts on the approval are those that the last approver signed."""
-    return not Decision.objects.filter(
-        approval=decision.approval_id, verdict="approve", entry__gt=decision.entry_id
-    ).exists()
+    """Was this one's signature the last? The facts kept on the approval are those that its signer was shown."""
+    return not Decision.objects.filter(approval=decision.approval_id, entry__gt=decision.entry_id).exists()
 
 
 def is_key_of(public_key: str, name: str) -> bool:

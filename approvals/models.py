@@ -75,7 +75,7 @@ class Approval(models.Model):
     facts_source = models.CharField(max_length=100, blank=True)
     facts = models.TextField(help_text="Canonical JSON of the facts at asking.")
     facts_digest = models.CharField(max_length=64)
-    signed_facts = models.TextField(blank=True, help_text="Canonical JSON of the facts that the last approver signed.")
+    signed_facts = models.TextField(blank=True, help_text="Canonical JSON of the facts that the last signer was shown.")
     terms = JSONText(help_text="What follows an expiry, a rejection, a change of facts.")
 
     status = models.CharField(max_length=12, choices=ApprovalStatus, default=ApprovalStatus.OPEN)
@@ -122,7 +122,7 @@ class Approval(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.statement} (run {self.run_id})"
+        return f"approval {self.pk}"
 
 
 class LedgerEntry(models.Model):

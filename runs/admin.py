@@ -1,21 +1,37 @@
 """The engine's rows in the admin: to read, search and follow, never to change.
 
-May import models. Counts of whole tables are left out: they grow without end.
+May import models and how pages show values. Counts of whole tables are left out: they grow without end.
 """
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import admin
+from django.db import models
 from django.db.models import Model
 from django.http import HttpRequest
 
-from .models import AuditEvent, Call, Checkpoint, Delivery, Finding, Listed, Recurring, Run, Transition
+from .models import AuditEvent, Beat, Call, Checkpoint, Delivery, Finding, JSONText, Listed, Recurring, Run, Transition
+from .templatetags import show
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Shows rows and lets nobody add, change or delete one, whatever rights they have."""
+    """Shows rows and lets nobody add, change or delete one, whatever rights they have.
+
+    What is shown is the bytes in their order: characters that could not be seen, or would reorder their neighbours, are
+    spelled; times have seconds and their zone, money its currency, JSON is JSON.
+    """
 
     actions = None
     show_full_result_count = False
     list_per_page = 50
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        return [_shown(self.model, str(name)) for name in self.list_display]
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        return [_shown(self.model, field.name) for field in self.model._meta.fields]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -25,6 +41,33 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+def _shown(model: type[Model], name: str) -> Any:
+    """How a column is displayed: by its name, or by a function that puts its value into words."""
+    field: Any = model._meta.get_field(name)
+    words = _words_for(field)
+    if words is None:
+        return name
+
+    @admin.display(description=str(field.verbose_name), ordering=name, empty_value="-")
+    def shown(row: Any) -> Any:
+        value = getattr(row, name)
+        return None if value is None or value == "" else words(row, value)
+
+    return shown
+
+
+def _words_for(field: Any) -> Callable[[Any, Any], Any] | None:
+    if field.name == "amount_minor":
+        return lambda row, value: show.money(value, row.currency)
+    if isinstance(field, JSONText):
+        return lambda row, value: show.revealed(json.dumps(value, ensure_ascii=False))
+    if isinstance(field, models.DateTimeField):
+        return lambda row, value: show.when_exactly(value)
+    if isinstance(field, models.CharField | models.TextField) and not field.choices:
+        return lambda row, value: show.revealed(value)
+    return None
 
 
 @admin.register(Run)
@@ -112,3 +155,9 @@ class RecurringAdmin(ReadOnlyAdmin):
     list_display = ["name", "workflow", "every", "due_at", "team"]
     list_select_related = ["team"]
     ordering = ["name"]
+
+
+@admin.register(Beat)
+class BeatAdmin(ReadOnlyAdmin):
+    list_display = ["host", "pid", "workers", "started_at", "beat_at", "canary_at", "restarts"]
+    ordering = ["host"]

@@ -6,6 +6,7 @@ lease, calls, waits, workflows, tools, models, doorbell.
 
 import logging
 import time
+import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -247,13 +248,9 @@ class Stretch:
     def _try_again(self, step: Step, error: Exception) -> None:
         retry, attempt = self.workflow.retry_of(step), self.lease.run.attempt
         sentence = f"Step {step.name}, attempt {attempt} of {retry.attempts}: {sentence_of(error)}"
+        where = "" if isinstance(error, Retryable) else _where(error)
         logger.warning(
-            "Run %s, step %s, attempt %s: %s",
-            self.lease.run.key,
-            step.name,
-            attempt,
-            type(error).__name__,
-            exc_info=not isinstance(error, Retryable),
+            "Run %s, step %s, attempt %s: %s%s", self.lease.run.key, step.name, attempt, type(error).__name__, where
         )
         if attempt >= retry.attempts:
             self._leave(Status.DEAD, why=f"{sentence}. No attempt is left.", reason=sentence)
@@ -298,6 +295,11 @@ def reached(caps: Caps, run: Run, now: datetime) -> str:
     if now - run.created_at >= caps.age:
         return f"It is {_spelled(now - run.created_at)} old, and {_spelled(caps.age)} is the cap"
     return ""
+
+
+def _where(error: BaseException) -> str:
+    """Where in the code it happened, without what it says: its words may hold personal data, and logs may not."""
+    return "\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def _spelled(time: timedelta) -> str:

@@ -317,7 +317,7 @@ class Delivery(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name} for run {self.run_id}"
+        return f"delivery {self.pk} to run {self.run_id}"
 
 
 class Transition(models.Model):
@@ -371,7 +371,7 @@ class AuditEvent(models.Model):
         indexes = [models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused"))]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.detail}"
+        return f"{self.kind} {self.pk}"
 
 
 class BeatQuerySet(models.QuerySet["Beat"]):

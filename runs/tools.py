@@ -15,6 +15,7 @@ import pydantic
 from django.core.exceptions import ImproperlyConfigured
 
 from .errors import PermanentError, Refused, Retryable, ToolError
+from .money import amount
 from .states import CallKind
 from .values import canonical, digest
 
@@ -153,8 +154,8 @@ class Tool:
         """The statement's template, filled from the arguments; {amount} is amount_minor and currency as money."""
         words = dict(arguments)
         if "amount_minor" in arguments and "currency" in arguments:
-            whole, cents = divmod(int(arguments["amount_minor"]), 100)
-            words["amount"] = f"{whole:,}.{cents:02d} {arguments['currency']}"
+            currency = str(arguments["currency"])
+            words["amount"] = f"{amount(int(arguments['amount_minor']), currency)} {currency}"
         return self.statement.format_map(words)
 
     def subject(self, arguments: dict[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ FLOORS = {
             "runs.states",
             "runs.errors",
             "runs.values",
+            "runs.money",
             "runs.failpoints",
             "runs.identity",
             "runs.timelimit",

@@ -19,6 +19,7 @@ from runs.findings import Difference
 from runs.models import Call, Finding, database_clock
 from runs.providers import team as ops_team
 from runs.reconciliation import settle_unknown
+from runs.testing import move_clock
 
 KEY = "run-1:step1"
 
@@ -41,10 +42,10 @@ def provider(stage):
 def lost(stage, provider):
     """A run whose payment is unknown to everybody, and its finding."""
     stage.calls_then_goes_on(tools.get("test.pay"))
-    move_clock(timedelta(hours=1))
     stage.receiver.script = [TimeoutError("no answer")] * 9
     run = stage.begin()
     stage.later(times=3)
+    move_clock(timedelta(hours=1))
     settle_unknown()
     assert Finding.objects.get().kind == "unknown"
     return run

@@ -39,7 +39,7 @@ class NeitherAddedNorDeleted(admin.ModelAdmin):
 
 @admin.register(Claim)
 class ClaimAdmin(NeitherAddedNorDeleted):
-    list_display = ["reference", "status", "amount", "payee", "date_of_loss", "state", "event"]
+    list_display = ["reference", "status", "amount", "to_whom", "date_of_loss", "state", "event"]
     list_filter = ["status", "state"]
     search_fields = ["reference", "policy_number", "payee"]
     ordering = ["-imported_at", "reference"]
@@ -49,6 +49,11 @@ class ClaimAdmin(NeitherAddedNorDeleted):
     @admin.display(ordering="amount_minor", empty_value="not known")
     def amount(self, claim: Claim) -> str | None:
         return None if claim.amount_minor is None else f"{dollars(claim.amount_minor)} {claim.currency}"
+
+    @admin.display(description="Payee", ordering="payee")
+    def to_whom(self, claim: Claim) -> str:
+        """The payee, with what could not be seen, or would reorder its neighbours, spelled."""
+        return "".join(sign if sign.isprintable() else f"\u2039U+{ord(sign):04X}\u203a" for sign in claim.payee)
 
     @admin.display(description="The imported row")
     def imported_row(self, claim: Claim) -> SafeString:

@@ -1,6 +1,6 @@
 """How values are shown: money, times, durations, countdowns, icons, and characters that would otherwise not be seen.
 
-Template tags and filters, pure; the same functions serve views that build sentences. May import Django only.
+Template tags and filters, pure; the same functions serve views that build sentences. May import money.
 """
 
 import json
@@ -14,14 +14,12 @@ from django import template
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from runs.money import amount
+
 register = template.Library()
 
 URGENT = 2 * 3600
 """Seconds: from here on a countdown is urgent. static/ui.js has the same rule."""
-
-_NO_DIGITS, _THREE_DIGITS = ("CLP", "ISK", "JPY", "KRW", "UGX", "VND"), ("BHD", "JOD", "KWD", "OMR", "TND")
-MINOR_DIGITS = dict.fromkeys(_NO_DIGITS, 0) | dict.fromkeys(_THREE_DIGITS, 3)
-"""Digits of the minor unit where they are not two (ISO 4217)."""
 
 MARK = "\u2039U+{:04X}\u203a"
 """How an unseen character is spelled: its code point between single angle quotation marks."""
@@ -32,11 +30,8 @@ def money(minor: int | None, currency: str = "") -> str:
     """Integer minor units as money: `$1,840.00`, or `1,840.00 EUR`; empty when there is no amount."""
     if minor is None:
         return ""
-    digits = MINOR_DIGITS.get(currency, 2)
-    whole, rest = divmod(abs(minor), 10**digits)
-    amount = f"{whole:,}" + (f".{rest:0{digits}d}" if digits else "")
-    sign = "\u2212" if minor < 0 else ""
-    return f"{sign}${amount}" if currency == "USD" else f"{sign}{amount} {currency}".rstrip()
+    sign, spelled_out = "\u2212" if minor < 0 else "", amount(abs(minor), currency)
+    return f"{sign}${spelled_out}" if currency == "USD" else f"{sign}{spelled_out} {currency}".rstrip()
 
 
 # Times. Always UTC and always said, whatever the zone of the server or the reader.

@@ -131,7 +131,7 @@ def _session_of(person) -> str:
 
 @pytest.fixture
 def begin(people, sandbox):
-    """Call it with a reference: a made-up claim's run, started and not yet worked. `changes` are columns of the claim."""
+    """Call it with a reference: the run of a made-up claim, started and not yet worked. `changes`: columns of it."""
     from durable_site.claims.models import Claim
     from durable_site.claims.testing import made_up_claim
     from durable_site.claims.workflows import claim_payout
@@ -159,3 +159,15 @@ def claim(begin):
         return Approval.objects.get(run=run)
 
     return claim
+
+
+@pytest.fixture
+def readers(visit, claim, people):
+    """The adjuster at two open approvals: at claim 0041 with a script, at claim 0042 without."""
+
+    def reading(reference: str, script: bool) -> Visit:
+        ada = visit(people.adjuster, java_script_enabled=script)
+        ada.go(f"/approvals/{claim(reference).pk}/")
+        return ada
+
+    return [reading("0041", True), reading("0042", False)]

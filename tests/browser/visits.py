@@ -11,8 +11,10 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Request, Response, expect
 
-LONGEST = 8000
+LONGEST = 20_000
 """Milliseconds that a person is made to wait for anything."""
+
+UNSETTLED = ".htmx-request, .htmx-swapping, .htmx-settling"
 
 REPORT_VIOLATIONS = """
 document.addEventListener('securitypolicyviolation', violation =>
@@ -66,6 +68,8 @@ class Visit:
     def wait(self, seconds: int) -> None:
         """Let that much time pass in the browser, at once: every timer due by then fires once. A visit that waits has
         installed the clock before its first page."""
+        # What came before is settled first: a leap would let a poll fire ahead of the answer that ends it.
+        expect(self.page.locator(UNSETTLED)).to_have_count(0)
         self.page.clock.fast_forward(seconds * 1000)
 
     def waits_until(self, condition: Callable[[], object]) -> None:
@@ -78,6 +82,11 @@ class Visit:
     def open_everything(self) -> None:
         """Whatever is folded."""
         self.page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true })")
+
+    def wait_for_poll(self, path: str, seconds: int) -> None:
+        """As `wait`, until what the page then asked for has been answered."""
+        with self.page.expect_response(lambda response: path in response.url):
+            self.wait(seconds)
 
     def hide_tab(self, hidden: bool) -> None:
         """Headless tabs are never hidden, so the page is told that it is."""
@@ -108,12 +117,12 @@ class Visit:
     def sees(self, *words: str, within: str = "main") -> None:
         """Waits until all of it can be seen; fails when it does not come."""
         for word in words:
-            expect(self.page.locator(within)).to_contain_text(word, use_inner_text=True)
+            expect(self.page.locator(within)).to_contain_text(word, use_inner_text=True, timeout=LONGEST)
 
     def is_at(self, path: str) -> None:
         """Waits until the page there is loaded; `path` is a pattern."""
         # Not wait_for_url: it gives up when two polls that find the session ended lead to sign in one after the other.
-        expect(self.page).to_have_url(re.compile(re.escape(self._address) + path))
+        expect(self.page).to_have_url(re.compile(re.escape(self._address) + path), timeout=LONGEST)
         self.page.wait_for_load_state()
 
     def is_signed_for(self) -> None:

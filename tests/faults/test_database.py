@@ -1,4 +1,4 @@
-"""PostgreSQL taken away under live runs: it is found again, the runs go on where they were, each payment is made once."""
+"""PostgreSQL taken away under live runs: it is found again, the runs go on where they were, each pays once."""
 
 import os
 import random
@@ -25,14 +25,15 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
+def server(tmp_path):
     """An embedded server of this test's own."""
-    monkeypatch.setenv("DURABLE_RUNS_DATA", str(tmp_path / "postgres"))
-    embedded.database_url()
-    try:
-        yield embedded.EmbeddedServer()
-    finally:
-        embedded.remove()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DURABLE_RUNS_DATA", str(tmp_path / "postgres"))
+        embedded.database_url()
+        try:
+            yield embedded.EmbeddedServer()
+        finally:
+            embedded.remove()
 
 
 @pytest.fixture
@@ -62,8 +63,9 @@ class TestItsOwnServer:
             began = time.monotonic()
             stop_at_once(server, signal.SIGKILL if number % 2 else signal.SIGQUIT)
             embedded.database_url()
-            traffic.probe()
+            traffic.seconds_to_the_next_checkpoint()
             measured("PostgreSQL is stopped at once and started", time.monotonic() - began, DATABASE_BOUND)
+            traffic.wait_for_all()
             seconds_until(lambda: is_whole(runner))
         assert restarts() == 0
         traffic.assert_all_came_out_right()
@@ -74,7 +76,7 @@ class TestItsOwnServer:
         stop_at_once(server, signal.SIGQUIT)
         time.sleep(10)
         embedded.database_url()
-        measured("PostgreSQL was away for 10 s", traffic.probe(), DATABASE_BOUND)
+        measured("PostgreSQL was away for 10 s", traffic.seconds_to_the_next_checkpoint(), DATABASE_BOUND)
         seconds_until(lambda: is_whole(runner))
         traffic.assert_all_came_out_right()
 
@@ -86,11 +88,14 @@ def stop_at_once(server, number: int) -> None:
 
 
 def test_every_connection_is_terminated_20_times(traffic, runner, measured, database):
-    for _ in range(20):
+    for number in range(20):
+        if number % 4 == 0:
+            # A step that lost the database at all its five attempts would be a dead letter.
+            traffic.wait_for_all()
         traffic.add(4)
         time.sleep(random.uniform(0.1, 1.0))
         assert database.query(THROW_OUT)[0][0] >= 3
-        measured("every connection is terminated", traffic.probe(), BOUND)
+        measured("every connection is terminated", traffic.seconds_to_the_next_checkpoint(), BOUND)
         seconds_until(lambda: is_whole(runner))
     assert restarts() == 0
     traffic.assert_all_came_out_right()

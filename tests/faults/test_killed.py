@@ -9,11 +9,13 @@ import time
 import pytest
 from traffic import BOUND, at_work, is_whole, restarts, seconds_until, worker_of
 
-from runs.models import Beat
-from tests.flows.workflows import slow
+from runs.models import Beat, Run
+from tests.flows.workflows import plain, slow
 
 pytestmark = pytest.mark.faults_long
 
+IDLE = 0.3
+"""Seconds after which a worker has surely done with its last bell, and holds nothing."""
 APART = 20.0
 """Seconds between two deaths of a cluster: one that dies more often is started again later and later."""
 
@@ -21,9 +23,22 @@ APART = 20.0
 def test_an_idle_worker_is_killed_30_times(traffic, runner, measured):
     for _ in range(30):
         seconds_until(lambda: is_whole(runner))
+        time.sleep(IDLE)
         random.choice(runner.workers()).kill()
         measured("an idle worker is killed", traffic.probe(), BOUND)
     assert restarts() == 0
+    traffic.assert_all_came_out_right()
+
+
+def test_a_worker_is_killed_20_times_at_any_moment(traffic, runner, measured):
+    """Also while it holds a lock of the queue's, which it takes along: then the whole cluster is replaced."""
+    for _ in range(20):
+        seconds_until(lambda: is_whole(runner))
+        for _ in range(5):
+            traffic.begin(plain)
+        time.sleep(random.uniform(0, 0.1))
+        random.choice(runner.workers()).kill()
+        measured("a worker is killed at any moment", traffic.probe(), BOUND)
     traffic.assert_all_came_out_right()
 
 
@@ -31,28 +46,32 @@ def test_a_busy_worker_is_killed_10_times(traffic, runner, measured):
     for _ in range(10):
         seconds_until(lambda: is_whole(runner))
         run = traffic.begin(slow, seconds=2)
-        seconds_until(lambda: at_work(run))
-        time.sleep(random.random())
-        victim, fence = worker_of(run), run.fence
-        victim.kill()
-        seconds = seconds_until(lambda: at_work(run) and run.fence > fence)
-        measured("a busy worker is killed", seconds, BOUND)
+        measured("a busy worker is killed", seconds_to_replace_the_worker_of(run), BOUND)
     assert restarts() == 0
     traffic.assert_all_came_out_right()
     assert {run.checkpoints.get(position=1).attempt for run in traffic.runs} == {2}
 
 
+def seconds_to_replace_the_worker_of(run: Run) -> float:
+    seconds_until(lambda: at_work(run))
+    time.sleep(random.random())
+    fence = run.fence
+    worker_of(run).kill()
+    return seconds_until(lambda: at_work(run) and run.fence > fence)
+
+
 @pytest.mark.parametrize("role", ["monitor", "pusher"])
 def test_the_monitor_or_pusher_is_killed_10_times(traffic, runner, measured, role):
+    """A pusher that is killed while it puts a bell into the pipe takes its only place along: the canary tells."""
     victim = getattr(runner, role)()
     for _ in range(10):
-        others = set(runner.guarded()) - {victim}
+        cluster, others = runner.main(), set(runner.guarded()) - {victim}
         traffic.add(2)
         victim.kill()
         measured(f"the {role} is killed", traffic.probe(), BOUND)
         seconds_until(lambda: is_whole(runner))
-        (victim,) = set(runner.guarded()) - others
-    assert restarts() == 0
+        same = runner.main() == cluster
+        victim = (set(runner.guarded()) - others).pop() if same else getattr(runner, role)()
     traffic.assert_all_came_out_right()
 
 
@@ -78,8 +97,9 @@ def test_everything_but_postgresql_is_killed_5_times(traffic, runner, measured):
         seconds_until(lambda: runner.family() == [])
         began = time.monotonic()
         runner.start()
-        traffic.probe()
+        traffic.seconds_to_the_next_checkpoint()
         measured("everything is killed and started again", time.monotonic() - began, BOUND)
+        traffic.wait_for_all()
     traffic.assert_all_came_out_right()
     assert is_whole(runner)
 
@@ -92,8 +112,9 @@ def test_the_runner_alone_is_killed_5_times(traffic, runner, measured):
         seconds_until(lambda: runner.family() == [], 5)
         began = time.monotonic()
         runner.start()
-        traffic.probe()
+        traffic.seconds_to_the_next_checkpoint()
         measured("the runner is killed and started again", time.monotonic() - began, BOUND)
+        traffic.wait_for_all()
     traffic.assert_all_came_out_right()
 
 
@@ -114,15 +135,18 @@ def test_its_group_is_told_to_stop_5_times_and_no_step_is_cut_short(traffic, run
 
 
 @pytest.mark.parametrize("victim", ["monitor", "pusher"])
-@pytest.mark.parametrize("every", [2, 15])
+@pytest.mark.parametrize("every", [5, 15])
 def test_a_frozen_process_of_the_queue_is_found_out_by_the_missing_canary(traffic, launch, measured, victim, every):
     runner = launch(CANARY_EVERY=str(every))
     traffic.probe()
     seconds_until(lambda: Beat.objects.get().canary_at)
     getattr(runner, victim)().suspend()
-    measured(f"the {victim} is frozen, a canary every {every} s", traffic.probe(), 2 * every + 6)
+    began = time.monotonic()
+    traffic.probe()
+    seconds_until(lambda: restarts() == 1)
+    measured(f"the {victim} is frozen, CANARY_EVERY={every}", time.monotonic() - began, every * 4 / 3 + 5)
     seconds_until(lambda: is_whole(runner))
-    assert restarts() == 1
+    traffic.probe()
     traffic.assert_all_came_out_right()
 
 

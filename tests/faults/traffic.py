@@ -15,10 +15,12 @@ from runs.models import Beat, Checkpoint, Run
 from tests.flows.tools import lines
 from tests.flows.workflows import everything, plain, slow
 
-SHORT = {"STEP_TIMEOUT": "5", "LEASE_SLACK": "1", "CANARY_EVERY": "2"}
+SHORT = {"STEP_TIMEOUT": "5", "LEASE_SLACK": "1", "CANARY_EVERY": "5"}
 """What the runners here are started with."""
 BOUND = 5 + 1 + 5
 """A lease and five seconds: within them work goes on."""
+FOUND_OUT = 5 * 4 / 3 + 5
+"""A canary's time, its third when it had just been there, and five seconds to start another cluster."""
 PATIENCE = 60.0
 """Seconds until something that ought to happen is given up."""
 PAYS_AT = {"fault-walk": ["step8", "step9:fee"], "slow": ["step2"], "plain": ["step3"]}
@@ -76,8 +78,19 @@ class Traffic:
         seconds_until(lambda: ended(run))
         return time.monotonic() - began
 
-    def assert_all_came_out_right(self) -> None:
+    def seconds_to_the_next_checkpoint(self) -> float:
+        """Of whatever run is under way; there must be some."""
+        began = time.monotonic()
+        seconds_until(Run.objects.exists)
+        before = Checkpoint.objects.count()
+        seconds_until(lambda: Checkpoint.objects.count() > before)
+        return time.monotonic() - began
+
+    def wait_for_all(self) -> None:
         seconds_until(lambda: all(ended(run) for run in self.runs), 3 * PATIENCE)
+
+    def assert_all_came_out_right(self) -> None:
+        self.wait_for_all()
         for run in self.runs:
             assert (run.status, run.outcome) == ("completed", "completed"), f"{run.key}: {run.reason}"
             positions = list(Checkpoint.objects.filter(run=run).values_list("position", flat=True))

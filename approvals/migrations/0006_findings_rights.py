@@ -22,6 +22,6 @@ def keep_rights(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("approvals", "0004_sort_by_amount"), ("runs", "0007_recurring")]
+    dependencies = [("approvals", "0005_signed_facts_words"), ("runs", "0007_recurring")]
 
     operations = [migrations.RunPython(give_rights, keep_rights)]
