@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Model
 from django.http import HttpRequest
 
-from .models import AuditEvent, Beat, Call, Checkpoint, Delivery, JSONText, Run, Transition
+from .models import AuditEvent, Beat, Call, Checkpoint, Delivery, Finding, JSONText, Listed, Recurring, Run, Transition
 from .templatetags import show
 
 
@@ -129,6 +129,32 @@ class AuditEventAdmin(ReadOnlyAdmin):
     search_fields = ["run__key__startswith", "detail"]
     date_hierarchy = "at"
     ordering = ["-id"]
+
+
+@admin.register(Finding)
+class FindingAdmin(ReadOnlyAdmin):
+    list_display = ["id", "kind", "tool", "key", "run", "team", "opened_at", "seen_at", "resolved_at", "resolved_by"]
+    list_filter = ["kind", ("resolved_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["run", "team", "resolved_by"]
+    search_fields = ["key__startswith", "run__key__startswith"]
+    search_help_text = "The beginning of a run key or of an idempotency key."
+    date_hierarchy = "opened_at"
+    ordering = ["-id"]
+
+
+@admin.register(Listed)
+class ListedAdmin(ReadOnlyAdmin):
+    list_display = ["tool", "record", "key", "reference", "amount_minor", "currency", "created_at", "seen_at"]
+    search_fields = ["key__startswith", "reference__startswith", "record__startswith"]
+    search_help_text = "The beginning of a key, a reference or the provider's own name."
+    ordering = ["-id"]
+
+
+@admin.register(Recurring)
+class RecurringAdmin(ReadOnlyAdmin):
+    list_display = ["name", "workflow", "every", "due_at", "team"]
+    list_select_related = ["team"]
+    ordering = ["name"]
 
 
 @admin.register(Beat)

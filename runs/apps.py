@@ -9,6 +9,6 @@ class RunsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401  (registers the system checks)
+        from . import builtin, checks  # noqa: F401  (they register workflows and system checks)
 
         autodiscover_modules("tools", "workflows")

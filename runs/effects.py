@@ -95,6 +95,7 @@ class Effects:
             kind=AuditEvent.Kind.KEY_REUSED,
             run=self._lease.run,
             position=self.position,
+            call=call,
             detail=detail,
             actor=self._lease.worker,
         )
@@ -140,7 +141,7 @@ class Effects:
         if tool.lookup_function is None:
             raise EffectUnresolved(call.key, call.tool)
         found = tool.lookup_function(idempotency_key=call.key)
-        return None if found is None else self._confirm(tool, call, found)
+        return None if found is None else self._confirm(tool, call, found, by=Call.SettledBy.LOOKUP)
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
         if digest(call.request) != call.digest:
@@ -169,13 +170,14 @@ class Effects:
             reach(self.run_key, self.position, f"{tool.name}-answered")
             return self._confirm(tool, call, answer)
 
-    def _confirm(self, tool: Tool, call: Call, answer: Any) -> dict[str, Any]:
+    def _confirm(self, tool: Tool, call: Call, answer: Any, by: str = Call.SettledBy.ANSWER) -> dict[str, Any]:
         try:
             known = from_json(answer_text(tool, answer))
         except BadValue as error:
             self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise
-        self._record(call, EffectState.CONFIRMED, answer=known, replayed=bool(known.get("replayed", False)), error="")
+        replayed = bool(known.get("replayed", False))
+        self._record(call, EffectState.CONFIRMED, answer=known, replayed=replayed, settled_by=by, error="")
         reach(self.run_key, self.position, f"{call.tool}-recorded")
         return known
 

@@ -52,6 +52,28 @@ class BadRequest(RunError):
     """The caller's words are off; the sentence says which."""
 
 
+class NoSuchFinding(RunError):
+    def __init__(self, finding_id: int) -> None:
+        super().__init__(f"There is no finding {finding_id}. `manage.py findings list` shows those you may see.")
+
+
+class NoSuchEffect(RunError):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"There is no effect {key}. `manage.py runs show` lists the calls of a run.")
+
+
+class FindingClosed(RunError):
+    def __init__(self, finding_id: int) -> None:
+        super().__init__(f"Finding {finding_id} is closed already. Nothing was changed.")
+
+
+class EffectSettled(RunError):
+    """The effect is not, or not now, for a person to settle."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} cannot be settled by hand: {why}. Nothing was changed.")
+
+
 class ToolError(Exception):
     """A tool could not do what it was asked. Raise one of its three kinds, which decide what the engine does next."""
 
@@ -79,6 +101,16 @@ class KeyConflict(ToolError):
 
 class OutcomeUnknown(ToolError):
     """It may have happened: a time-out, a reset, a 5xx, an answer that cannot be read."""
+
+
+class ProviderDown(Exception):
+    """The receiver of a tool could not be asked what it did. `asked`: "list" or "lookup"."""
+
+    def __init__(self, tool: str, asked: str, error: Exception) -> None:
+        # A tool's own sentences are written to be shown; whatever else was raised may hold anything.
+        self.why = sentence_of(error) if isinstance(error, ToolError) else type(error).__name__
+        super().__init__(f"The provider of {tool} cannot be asked ({asked}): {self.why}")
+        self.tool, self.asked = tool, asked
 
 
 class PermanentError(Exception):

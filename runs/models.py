@@ -1,14 +1,13 @@
-"""The rows: runs, checkpoints, calls, deliveries, transitions, audit events.
+"""The rows: runs, checkpoints, calls, deliveries, transitions, audit events, beats.
 
 Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
-engine, advance and sweep. Imports states and errors only.
+engine, advance and sweep; what reconciliation keeps is in findings. Imports columns, findings, states and errors only.
 
 Two rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
 next_step, attempt, lease_until), and JSON is kept as the very text that was written, never as jsonb, which rewrites
 numbers and member order.
 """
 
-import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,46 +15,12 @@ from django.conf import settings
 from django.contrib.auth.models import Group
 from django.core.validators import RegexValidator
 from django.db import connection, models
-from django.db.models import Func, Q
+from django.db.models import Q
 
+from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
+from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
-
-
-class DatabaseNow(Func):
-    """The database's clock at the start of the statement (`runs_now()`); a test database can move it."""
-
-    function = "runs_now"
-    arity = 0
-    output_field = models.DateTimeField()
-
-
-class DatabaseClock(Func):
-    """The database's clock at this very moment (`runs_clock()`), also inside a transaction that waited for a lock."""
-
-    function = "runs_clock"
-    arity = 0
-    output_field = models.DateTimeField()
-
-
-class JSONText(models.TextField):
-    """JSON kept as text: reads back as the value, and the stored bytes are those that were written."""
-
-    _pyi_private_get_type: Any
-    _pyi_private_set_type: Any
-
-    def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
-        return None if value is None else json.loads(value)
-
-    def get_prep_value(self, value: Any) -> str | None:
-        return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-    def to_python(self, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
-
-    def value_to_string(self, obj: models.Model) -> str:
-        return json.dumps(self.value_from_object(obj), ensure_ascii=False)
-
 
 run_key = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\Z",
@@ -246,12 +211,29 @@ class Checkpoint(models.Model):
 
 
 class CallQuerySet(models.QuerySet["Call"]):
+    def effects(self) -> "CallQuerySet":
+        return self.filter(kind=CallKind.EFFECT)
+
     def unknown(self) -> "CallQuerySet":
         return self.filter(kind=CallKind.EFFECT, state=EffectState.UNKNOWN)
+
+    def unresolved(self) -> "CallQuerySet":
+        """Effects that may have happened: those known to be unknown, and those sent without an outcome so far."""
+        return self.filter(kind=CallKind.EFFECT, state__in=[EffectState.SENT, EffectState.UNKNOWN])
+
+    def settle(self, state: EffectState, by: "Call.SettledBy", **columns: Any) -> bool:
+        """Write what a look-up or a person says of one effect, guarded by its own row: what is known stays. False when
+        somebody else made it known first."""
+        return bool(self.unresolved().update(state=state, settled_by=by, settled_at=DatabaseClock(), **columns))
 
 
 class Call(models.Model):
     """One recorded use of a tool. For an effect the row is the intent, written before anything is sent."""
+
+    class SettledBy(models.TextChoices):
+        ANSWER = "", "The receiver's answer"
+        LOOKUP = "lookup", "Looking it up"
+        PERSON = "person", "A person"
 
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="calls")
     position = models.PositiveIntegerField()
@@ -271,12 +253,27 @@ class Call(models.Model):
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
     last_sent_at = models.DateTimeField(null=True, blank=True)
     settled_at = models.DateTimeField(null=True, blank=True)
+    settled_by = models.CharField(
+        max_length=6, choices=SettledBy, blank=True, db_default="", help_text="How its outcome became known."
+    )
 
     objects = CallQuerySet.as_manager()
 
     class Meta:
         indexes = [
-            models.Index(fields=["id"], name="call_unknown", condition=Q(kind="effect", state__in=["sent", "unknown"]))
+            models.Index(fields=["id"], name="call_unknown", condition=Q(kind="effect", state__in=["sent", "unknown"])),
+            models.Index(
+                fields=["tool", "settled_at"],
+                include=["replayed", "sends", "settled_by"],
+                name="call_confirmed",
+                condition=Q(kind="effect", state="confirmed"),
+            ),
+            models.Index(
+                fields=["tool"],
+                include=["settled_by"],
+                name="call_refused",
+                condition=Q(kind="effect", state="refused"),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=["key"], name="effect_once_per_key", condition=Q(kind=CallKind.EFFECT)),
@@ -353,12 +350,16 @@ class AuditEvent(models.Model):
         KEY_REUSED = "key-reused", "Key reused with another request"
         DECISION_REFUSED = "decision-refused", "Decision refused"
         VERB_REFUSED = "verb-refused", "Action refused"
+        EFFECT_SETTLED = "effect-settled", "Effect settled by hand"
         CAP_RAISED = "cap-raised", "Cap raised"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)
     run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events")
     position = models.PositiveIntegerField(null=True, blank=True)
+    call = models.ForeignKey(
+        Call, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events", db_index=False
+    )
     detail = models.TextField()
     actor = models.CharField(max_length=96, blank=True)
     user = models.ForeignKey(
@@ -367,6 +368,7 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ["id"]
+        indexes = [models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused"))]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"

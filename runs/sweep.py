@@ -1,7 +1,7 @@
 """The sweep: the regular look for runs that have something to do and nobody doing it. Runs outside the queue, each
 second, on every host; two sweeps at once do no harm (SKIP LOCKED).
 
-May import lease (for whose process lives), waits, doorbell, models, states.
+May import recurring, waits, doorbell, models, states.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from django.db import connection, transaction
 
-from . import waits, workflows
+from . import recurring, waits, workflows
 from .doorbell import NOTIFY, RING
 from .engine import wake
 from .failpoints import reach
@@ -99,6 +99,7 @@ def sweep() -> dict[str, int]:
         "reclaimed": reclaim_abandoned,
         "fell due": close_overdue_waits,
         "rung again": ring_forgotten,
+        "started": recurring.start_due,
     }
     return {what: _look(what, look) for what, look in looks.items()}
 

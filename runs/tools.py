@@ -6,9 +6,9 @@ itself into words. Recording, keys and sending are in calls. May import errors a
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import pydantic
@@ -19,7 +19,20 @@ from .money import amount
 from .states import CallKind
 from .values import canonical, digest
 
-__all__ = ["PermanentError", "ProposedAction", "Refused", "Retryable", "Tool", "ToolError", "get", "over", "tool"]
+__all__ = [
+    "PermanentError",
+    "ProposedAction",
+    "ProviderRecord",
+    "Refused",
+    "Retryable",
+    "Tool",
+    "ToolError",
+    "get",
+    "over",
+    "registered",
+    "tool",
+    "with_listing",
+]
 
 Rule = Callable[[dict[str, Any]], bool]
 Delivery = Literal["keyed", "check-then-act", "at-most-once", "at-least-once"]
@@ -46,6 +59,27 @@ class ProposedAction:
         return self.tool.in_words(self.arguments)
 
 
+@dataclass(frozen=True)
+class ProviderRecord:
+    """One effect as its receiver lists it. `id`: the receiver's own name of it. `key`: the idempotency key it was made
+    under, empty when there was none. `reference`: what it was made for, of which there should be one record; empty when
+    records of one reference are no surprise. `amount_minor`: None when it has no amount. `created_at` has a zone."""
+
+    id: str
+    key: str
+    reference: str
+    amount_minor: int | None
+    currency: str
+    created_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.created_at.tzinfo is None:
+            raise ValueError(f"The provider's record {self.id} needs a time with a zone.")
+
+
+Listing = Callable[[datetime, datetime], Iterator[ProviderRecord]]
+
+
 class Tool:
     """One registered tool. Call it directly only in its own tests: workflows go through ctx.call and ctx.perform."""
 
@@ -67,6 +101,7 @@ class Tool:
         self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
         self.statement = statement
         self.lookup_function: Callable[..., dict[str, Any] | None] | None = None
+        self.listing_function: Listing | None = None
         self._arguments = _model_of(name, function, with_key=kind == CallKind.EFFECT)
 
     @property
@@ -76,6 +111,12 @@ class Tool:
     def lookup(self, function: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
         """Register how to find out whether the effect under an idempotency key happened: its answer, or None."""
         self.lookup_function = function
+        return function
+
+    def listing(self, function: Listing) -> Listing:
+        """Register how the receiver lists what was made from `since` until before `until`, in whatever order: a
+        generator, so that a long list is never held whole. Reconciliation compares it with what is recorded here."""
+        self.listing_function = function
         return function
 
     def proposed(self, **arguments: Any) -> ProposedAction:
@@ -146,7 +187,7 @@ def tool(
     `delivery` says what the receiver makes of the key. "keyed": it honours it, and the same key is sent again.
     "check-then-act": it has none, but can be searched: looked up before every send, and `settle_delay` after one whose
     outcome is unknown; needs a lookup. "at-most-once" and "at-least-once": it can do neither; an unknown outcome then
-    stays unknown, or is sent again.
+    stays unknown, or is sent again. `settle_delay` is how long the receiver's own records may not show an effect yet.
     """
 
     def register(function: Callable[..., Any]) -> Tool:
@@ -172,6 +213,15 @@ def tool(
 
 def get(name: str) -> Tool | None:
     return _registry.get(name)
+
+
+def registered() -> list[Tool]:
+    return [_registry[name] for name in sorted(_registry)]
+
+
+def with_listing() -> list[Tool]:
+    """The tools whose receivers can list what they did."""
+    return [known for known in registered() if known.listing_function is not None]
 
 
 def over(limit_minor: int, argument: str = "amount_minor") -> Rule:

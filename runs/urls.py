@@ -2,13 +2,15 @@
 
 from django.urls import path
 
-from . import views
+from . import finding_views, views
 
 app_name = "runs"
 
 urlpatterns = [
     path("", views.run_list, name="list"),
     path("rows/", views.run_rows, name="rows"),
+    path("findings/", finding_views.finding_list, name="findings"),
+    path("findings/<int:finding_id>/resolve/", finding_views.finding_resolve, name="resolve"),
     path("<slug:key>/", views.run_page, name="run"),
     path("<slug:key>/header/", views.run_header, name="header"),
     path("<slug:key>/steps/", views.run_steps, name="steps"),

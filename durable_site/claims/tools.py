@@ -1,7 +1,8 @@
 """What the claims workflow does to the outside world: policy register, flood reports, payment provider, mail."""
 
 import os
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -11,9 +12,11 @@ from django.core.mail import send_mail
 
 from runs.errors import OutcomeUnknown, Refused, Retryable, ToolError
 from runs.outcomes import Outcome, error_of, outcome_of
-from runs.tools import over, tool
+from runs.tools import ProviderRecord, over, tool
 
 TIMEOUT = httpx.Timeout(10, connect=3)
+PAGE = 200
+"""Payments in one page of the provider's list."""
 KEY_CONFLICTS = {"idempotency_key_reused", "idempotency_error"}
 ASK_OVER = 100_000
 """Payouts above this many cents are approved by a person first."""
@@ -58,6 +61,16 @@ def find_transfer(*, idempotency_key: str) -> dict[str, Any] | None:
         if payments
         else None
     )
+
+
+@transfer.listing
+def list_transfers(since: datetime, until: datetime) -> Iterator[ProviderRecord]:
+    """What the provider paid in this time, a page at a time. A claim is paid once: it is the reference."""
+    window = {"from": since.isoformat(), "to": until.isoformat(), "limit": str(PAGE)}
+    page: dict[str, Any] = {"next": ""}
+    while page["next"] is not None:
+        page = _get("/payments", **window, **({"after": page["next"]} if page["next"] else {}))
+        yield from (_record(payment) for payment in page["payments"])
 
 
 @tool(
@@ -135,6 +148,17 @@ def _type(answer: httpx.Response) -> str:
         return str(answer.json()["error"]["type"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _record(payment: dict[str, Any]) -> ProviderRecord:
+    return ProviderRecord(
+        id=payment["payment"],
+        key=payment["key"] or "",
+        reference=payment["reference"],
+        amount_minor=payment["amount_minor"],
+        currency=payment["currency"],
+        created_at=datetime.fromisoformat(payment["created_at"]),
+    )
 
 
 def _get(path: str, **parameters: str) -> Any:

@@ -1,0 +1,27 @@
+"""Who may read findings in the admin."""
+
+from django.contrib.auth.management import create_permissions
+from django.db import migrations
+
+RIGHTS = {"auditors": ["view_finding", "view_listed", "view_recurring"], "ops": ["view_finding"]}
+
+
+def give_rights(apps, schema_editor):
+    # Permissions are made after all migrations; these are needed now.
+    config = apps.get_app_config("runs")
+    config.models_module = True
+    create_permissions(config, apps=apps, verbosity=0)
+    config.models_module = None
+    for name, rights in RIGHTS.items():
+        group = apps.get_model("auth", "Group").objects.get(name=name)
+        group.permissions.add(*apps.get_model("auth", "Permission").objects.filter(codename__in=rights))
+
+
+def keep_rights(apps, schema_editor):
+    """The rights go with their tables."""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("approvals", "0005_signed_facts_words"), ("runs", "0007_recurring")]
+
+    operations = [migrations.RunPython(give_rights, keep_rights)]
