@@ -43,6 +43,7 @@ FLOORS = {
         },
         {
             "runs.testing",
+            "runs.fake_world",
             "runs.tasks",
             "runs.history",
             "runs.timeline",
