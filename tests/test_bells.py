@@ -3,6 +3,7 @@ Nothing but plain JSON is in the queue's table."""
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from django.db import connection, transaction
 from django_q.signing import SignedPackage
 from django_q.tasks import async_task
 from runner_process import RunnerProcess, eventually
+from stage import holding
 
 from runs import engine
 from runs.doorbell import FUNCTION, NotABell, ring
@@ -140,11 +142,13 @@ def test_bells_that_wait_while_the_secret_key_changes_are_answered_by_two_cluste
         ring(run.pk)
     environment = {"FAILPOINTS": str(failpoints), "SECRET_KEY": "another-one-than-the-bells-were-rung-under" * 2}
     log = failpoints / "log"
-    with RunnerProcess(database, log, flows=True, **environment) as one:
-        with RunnerProcess(database, log, flows=True, **environment) as two:
-            clusters = [{process.pid for process in runner.workers()} for runner in (one, two)]
-            eventually(lambda: completed(runs))
-            eventually(lambda: waiting(database) == [])
+    one, two = (RunnerProcess(database, log, flows=True, **environment) for _ in range(2))
+    with ExitStack() as both:
+        # The bells cannot be read before both clusters are there: the first would answer them all.
+        with holding(database, "LOCK TABLE django_q_ormq"):
+            clusters = [{process.pid for process in both.enter_context(runner).workers()} for runner in (one, two)]
+        eventually(lambda: completed(runs))
+        eventually(lambda: waiting(database) == [])
     assert_each_position_once(runs, failpoints, steps=2)
     assert len(lines(flows_world, "requests")) == len(runs)
     claims = database.query("SELECT actor FROM runs_transition WHERE to_status = 'running'")
