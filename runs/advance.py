@@ -21,6 +21,7 @@ from .doorbell import stopping
 from .errors import LeaseLost, PermanentError, Refused, Retryable, sentence_of
 from .failpoints import reach
 from .lease import Lease
+from .lightening import LARGEST, is_light, lighten_output
 from .models import Run, database_clock
 from .states import Status, WaitKind
 from .timelimit import TimeIsUp, limited
@@ -118,7 +119,8 @@ class Stretch:
 
     def _commit(self, step: Step, result: Any, kind: str = "") -> None:
         where, output, next_step = self._read_result(step, result)
-        text = as_json(output, where=f"step {step.name}: output")
+        text = as_json(output, where=f"step {step.name}: output", limit=LARGEST)
+        kept = text if is_light(text) else lighten_output(self.lease.run, self.lease.position, step.name, output)
         closed_as = getattr(result, "closed_as", "")
         kind = kind or self.lease.run.asked
         reach(self.lease.run.key, self.lease.position, "returned")
@@ -127,7 +129,7 @@ class Stretch:
             connection.check_constraints()
         if where == Status.RUNNING and not is_over(self.until):
             self.lease.commit(
-                text,
+                kept,
                 next_step=next_step,
                 timeout=self._timeout(self.workflow.steps[next_step]),
                 kind=kind,
@@ -138,7 +140,7 @@ class Stretch:
         self.at_work = False
         if where == Status.RUNNING:
             self.lease.commit_and_leave(
-                text,
+                kept,
                 status=Status.READY,
                 next_step=next_step,
                 why="the stretch is over",
@@ -148,7 +150,7 @@ class Stretch:
         else:
             outcome = result.outcome if isinstance(result, Finish) else "completed"
             self.lease.commit_and_leave(
-                text,
+                kept,
                 status=where,
                 next_step=step.name,
                 why=f"ended: {outcome}",

@@ -4,16 +4,19 @@ Lives here: Context (what `ctx` offers) and State (the fold of the outputs). How
 import effects, lease, tools, waits, models.
 """
 
+import json
 import logging
 import time
 from collections import Counter
 from functools import reduce
-from typing import Any
+from typing import IO, Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
-from . import tools, waits
+from . import artefacts, tools, waits
 from .effects import Effects, answer_text
 from .errors import (
     LeaseLost,
@@ -22,10 +25,11 @@ from .errors import (
 )
 from .failpoints import reach
 from .lease import Lease, execute
+from .lightening import holds_marks, is_light, keep_by_hand, kept_by, lighten_answer, restored, restored_members
 from .models import Call, Checkpoint, database_clock
 from .states import CallKind
 from .tools import Tool
-from .values import canonical, digest, from_json
+from .values import as_json, canonical, digest, from_json
 from .workflows import Finish, Goto, Step
 
 logger = logging.getLogger(__name__)
@@ -110,17 +114,41 @@ class Context:
             self._effects.alarm(call, granted or "nothing")
         return self._effects.settle(call)
 
+    def artefact(self, content: bytes | str | IO[bytes], *, media_type: str = "") -> dict[str, Any]:
+        """Keep something large, and return the reference to put into the output: {"$artefact": {"sha256": …, "size": …,
+        "media_type": …}}. Text is kept as UTF-8; a file, opened in binary mode, is kept whole. Whoever sees the run may
+        download it; `read_artefact` reads it. Raises Retryable while the storage cannot be written."""
+        is_text = isinstance(content, str)
+        media_type = media_type or ("text/plain; charset=utf-8" if is_text else "application/octet-stream")
+        about = artefacts.keep(content.encode() if isinstance(content, str) else content, media_type=media_type)
+        reach(self.run_key, self.position, "artefact-stored")
+        keep_by_hand(self._lease.run.pk, self.position, about)
+        return artefacts.reference(about)
+
+    def read_artefact(self, reference: dict[str, Any]) -> bytes:
+        """The bytes of what this run, or the run that it was forked from, kept with `artefact`; verified. Raises
+        PermanentError for what it does not keep, and for what is gone or damaged."""
+        about = artefacts.about_reference(reference)
+        if kept_by(self._lease.run, about.sha256) is None:
+            # A reference that came in from outside must not open what another run keeps.
+            raise PermanentError(f"Run {self.run_key} keeps no artefact {about.sha256[:12]}….")
+        return artefacts.read(about)
+
     def _read(self, tool: Tool, arguments: dict[str, Any], request: str) -> dict[str, Any]:
         self._reads[tool.name] += 1
         key = f"{self.run_key}:step{self.position}/{tool.name}/{self._reads[tool.name]}"
         if known := Call.objects.exclude(kind=CallKind.EFFECT).filter(key=key, digest=digest(request)).first():
             # Tried again, also after a pause or a redrive, which count attempts anew: what was read stands.
-            return known.answer or {}
+            return restored(known.answer or {})
         answer = answer_text(tool, tool.function(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
-        self._record_read(tool, key, request, answer)
+        value = from_json(answer)
+        self._record_read(tool, key, request, answer if is_light(answer) else self._lightened(tool, value))
         reach(self.run_key, self.position, f"{tool.name}-recorded")
-        return from_json(answer)
+        return value
+
+    def _lightened(self, tool: Tool, answer: dict[str, Any]) -> str:
+        return as_json(lighten_answer(self._lease.run.pk, self.position, tool.name, answer))
 
     def _record_read(self, tool: Tool, key: str, request: str, answer: str) -> None:
         values = {
@@ -182,10 +210,20 @@ class State:
 
     def fold(self) -> dict[str, Any]:
         if self._folded is None:
-            outputs = Checkpoint.objects.filter(run_id=self._run_id, position__lte=self._position).order_by("position")
+            rows = Checkpoint.objects.filter(run_id=self._run_id, position__lte=self._position).order_by("position")
+            outputs = list(rows.values_list(Cast("output", TextField()), flat=True))
             nothing: dict[str, Any] = {}
-            self._folded = reduce(self._with, outputs.values_list("output", flat=True), nothing)
+            folded = reduce(self._with, map(self._loaded, outputs), nothing)
+            # Only what is left of the fold is read from storage, not what later steps overwrote.
+            self._folded = restored_members(folded) if any(map(holds_marks, outputs)) else folded
         return self._folded
+
+    def _loaded(self, text: str) -> dict[str, Any]:
+        output: dict[str, Any] = json.loads(text)
+        if holds_marks(text):
+            # What is appended to must be the list itself.
+            output |= restored_members({name: output[name] for name in self._appends & output.keys()})
+        return output
 
     def add(self, output: dict[str, Any]) -> None:
         self._position += 1

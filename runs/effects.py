@@ -28,6 +28,7 @@ from .errors import (
 )
 from .failpoints import reach
 from .lease import Lease, execute
+from .lightening import LARGEST, lighten_outcome, restored
 from .models import AuditEvent, Call, DatabaseClock, database_clock
 from .states import CallKind, EffectState
 from .timelimit import unhurried
@@ -107,7 +108,7 @@ class Effects:
         if tool is None:
             raise PermanentError(f"{call.key} needs the tool {call.tool}, which this code does not know.")
         if call.state == EffectState.CONFIRMED:
-            return call.answer or {}
+            return restored(call.answer or {})
         if call.state == EffectState.REFUSED:
             raise EffectRefused(call.key, call.tool, call.error)
         known = self._find_out(tool, call)
@@ -177,7 +178,8 @@ class Effects:
             self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise
         replayed = bool(known.get("replayed", False))
-        self._record(call, EffectState.CONFIRMED, answer=known, replayed=replayed, settled_by=by, error="")
+        kept = lighten_outcome(self._lease.run.pk, self.position, tool.name, known)
+        self._record(call, EffectState.CONFIRMED, answer=kept, replayed=replayed, settled_by=by, error="")
         reach(self.run_key, self.position, f"{call.tool}-recorded")
         return known
 
@@ -223,4 +225,4 @@ def answer_text(tool: Tool, answer: Any) -> str:
     """A tool's answer as the JSON text that is recorded. Raises BadValue."""
     if not isinstance(answer, dict):
         raise BadValue(f"{tool.name}'s answer", f"it is a {type(answer).__name__}; a tool answers with a dict")
-    return as_json(answer, where=f"{tool.name}'s answer")
+    return as_json(answer, where=f"{tool.name}'s answer", limit=LARGEST)

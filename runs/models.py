@@ -1,7 +1,8 @@
 """The rows: runs, checkpoints, calls, deliveries, transitions, audit events, beats.
 
 Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
-engine, advance and sweep; what reconciliation keeps is in findings. Imports columns, findings, states and errors only.
+engine, advance and sweep; what reconciliation keeps is in findings, what runs keep in artefact_rows. Imports those,
+columns, states and errors only.
 
 Two rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
 next_step, attempt, lease_until), and JSON is kept as the very text that was written, never as jsonb, which rewrites
@@ -17,6 +18,7 @@ from django.core.validators import RegexValidator
 from django.db import connection, models
 from django.db.models import Q
 
+from .artefact_rows import Artefact  # noqa: F401 (Django looks for models here)
 from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
@@ -352,6 +354,8 @@ class AuditEvent(models.Model):
         VERB_REFUSED = "verb-refused", "Action refused"
         EFFECT_SETTLED = "effect-settled", "Effect settled by hand"
         CAP_RAISED = "cap-raised", "Cap raised"
+        LARGE_CHECKPOINT = "large-checkpoint", "Large checkpoint"
+        ARTEFACT_READ = "artefact-read", "Artefact read"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

@@ -25,6 +25,12 @@ SELECT %s, position, step, output, wait_kind, closed_as, attempt, started_at, co
   FROM runs_checkpoint WHERE run_id = %s AND position < %s
 """
 
+_COPY_KEPT = """
+INSERT INTO runs_artefact (run_id, position, place, sha256, size, media_type, kept_at)
+SELECT %s, position, place, sha256, size, media_type, kept_at
+  FROM runs_artefact WHERE run_id = %s AND position < %s ORDER BY id
+"""
+
 
 def pause(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
     """Hold a run where it is. A step that is under way does not get to commit, and is entered again on resume; what it
@@ -288,4 +294,5 @@ def _copy(run: Run, new_key: str, *, position: int, step: str, input: dict[str, 
         raise AlreadyStarted(new_key, "history") from None
     with connection.cursor() as cursor:
         cursor.execute(_COPY, [made.pk, run.pk, position])
+        cursor.execute(_COPY_KEPT, [made.pk, run.pk, position])
     return made

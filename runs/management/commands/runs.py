@@ -16,7 +16,7 @@ from runs.history import History
 from runs.management import console, repairs
 from runs.management.console import ACTOR, Answer, Console, Verbs, columns, moment, name_of, shortened
 from runs.management.standing import line, say_key, say_why, summary
-from runs.models import Call, Run, Transition, database_clock
+from runs.models import Artefact, Call, Run, Transition, database_clock
 from runs.states import Status
 from runs.templatetags import show
 from runs.timeline import Step
@@ -57,6 +57,7 @@ class Command(Console):
             "input": run.input,
             "steps": [_step(step, run) for step in past.timeline.steps],
             "calls": [_call(call) for call in _calls(past)],
+            "artefacts": [_artefact(artefact) for step in past.timeline.steps for artefact in step.artefacts],
             "transitions": [_transition(move) for move in past.moves],
             "earlier_positions": past.earlier,
         }
@@ -133,6 +134,11 @@ def _call(call: Call) -> dict[str, Any]:
     return {name: getattr(call, name) for name in named + timed}
 
 
+def _artefact(artefact: Artefact) -> dict[str, Any]:
+    named = ("position", "place", "sha256", "size", "media_type", "kept_at")
+    return {name: getattr(artefact, name) for name in named}
+
+
 def _transition(move: Transition) -> dict[str, Any]:
     where = {"from": move.from_status, "to": move.to_status, "position": move.position, "step": move.step}
     return {"at": move.at} | where | {"why": move.why, "actor": move.actor, "user": name_of(move.user)}
@@ -168,6 +174,7 @@ def _whole_story(run: dict[str, Any]) -> Iterator[str]:
         yield f"Not shown: the first {run['earlier_positions']} positions; the admin has them all."
     yield from _section("STEP", ("NAME", "STATE", "ATTEMPTS", "TOOK", "OUTPUT"), map(_step_cells, run["steps"]))
     yield from _section("CALL", ("TOOL", "STATE", "ERROR"), map(_call_cells, run["calls"]))
+    yield from _section("ARTEFACT", ("STEP", "VALUE", "BYTES", "MEDIA TYPE"), map(_artefact_cells, run["artefacts"]))
     yield from _section("MOVE", ("FROM", "TO", "STEP", "BY", "WHY"), map(_move_cells, run["transitions"]))
 
 
@@ -187,6 +194,10 @@ def _step_cells(step: dict[str, Any]) -> tuple[Any, ...]:
 def _call_cells(call: dict[str, Any]) -> tuple[Any, ...]:
     state = call["state"] + (", replayed" if call["replayed"] else "")
     return call["key"], call["tool"], state, shortened(call["error"])
+
+
+def _artefact_cells(artefact: dict[str, Any]) -> tuple[Any, ...]:
+    return artefact["sha256"], artefact["position"], artefact["place"], artefact["size"], artefact["media_type"]
 
 
 def _move_cells(move: dict[str, Any]) -> tuple[Any, ...]:
