@@ -23,6 +23,7 @@ from .failpoints import reach
 from .lease import Lease
 from .lightening import LARGEST, is_light, lighten_output
 from .models import Run, database_clock
+from .spending import Capped
 from .states import Status, WaitKind
 from .timelimit import TimeIsUp, limited
 from .values import BadValue, as_json, from_json
@@ -88,6 +89,9 @@ class Stretch:
                 self._write(step, self._execute(step))
                 if step.atomic:
                     reach(run.key, here, "committing")
+        except Capped as capped:
+            self._wait_for_repair(WaitKind.CAP, str(capped))
+            return
         except TimeIsUp:
             self._try_again(step, TimeoutError(f"it took longer than its {self._timeout(step):g} s"))
             return
@@ -230,7 +234,8 @@ class Stretch:
         return bool(sentence)
 
     def _caps(self) -> Caps:
-        raised = self.lease.run.caps or {}
+        # That of spend is looked at when something is spent.
+        raised = {name: value for name, value in (self.lease.run.caps or {}).items() if name != "spend"}
         times = {name: timedelta(seconds=value) for name, value in raised.items() if name != "steps"}
         return replace(self.workflow.caps, **(raised | times))
 

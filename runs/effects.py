@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from django.db import IntegrityError, transaction
 
-from . import tools
+from . import spending, tools
 from .errors import (
     ConflictThere,
     EffectRefused,
@@ -61,8 +61,10 @@ class Effects:
         return Call.objects.filter(kind=CallKind.EFFECT, key=key).first()
 
     def prepare(self, tool: Tool, key: str, request: str) -> Call:
-        """Write the intent. The caller's transaction holds the run's lock."""
-        subject = tool.subject(json.loads(request)["arguments"])
+        """Write the intent, and what it may cost. The caller's transaction holds the run's lock. Raises Capped."""
+        arguments = json.loads(request)["arguments"]
+        subject = tool.subject(arguments)
+        reserved = spending.reserve(self._lease.run, self._step, tool, arguments)
         try:
             with transaction.atomic():
                 return Call.objects.create(
@@ -77,6 +79,7 @@ class Effects:
                     once_per=subject,
                     state=EffectState.PREPARED,
                     prepared_at=database_clock(),
+                    **reserved,
                 )
         except IntegrityError:
             first = Call.objects.filter(tool=tool.name, once_per=subject).exclude(state=EffectState.REFUSED).first()
@@ -179,7 +182,8 @@ class Effects:
             raise
         replayed = bool(known.get("replayed", False))
         kept = lighten_outcome(self._lease.run.pk, self.position, tool.name, known)
-        self._record(call, EffectState.CONFIRMED, answer=kept, replayed=replayed, settled_by=by, error="")
+        columns = {"answer": kept, "replayed": replayed, "settled_by": by} | spending.settle(call, tool, known)
+        self._record(call, EffectState.CONFIRMED, error="", **columns)
         reach(self.run_key, self.position, f"{call.tool}-recorded")
         return known
 

@@ -87,8 +87,8 @@ def lighten_answer(run_id: int, position: int, tool: str, answer: dict[str, Any]
 
 
 def lighten_outcome(run_id: int, position: int, tool: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """As `lighten_answer`, for an effect, which has happened: that is recorded whether or not a storage can be written;
-    its answer then stays in its row."""
+    """As `lighten_answer`, for what has happened or was paid: that is recorded whether or not the storage can be
+    written; the answer then stays in its row."""
     try:
         return lighten_answer(run_id, position, tool, answer)
     except StorageAway as away:

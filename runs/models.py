@@ -250,6 +250,9 @@ class Call(models.Model):
     answer = JSONText(null=True, blank=True)
     replayed = models.BooleanField(default=False, help_text="The receiver said: done before, here is the first answer.")
     error = models.TextField(blank=True)
+    price_minor = models.BigIntegerField(null=True, blank=True, help_text="Reserved before it was sent, minor units.")
+    cost_minor = models.BigIntegerField(null=True, blank=True, help_text="What it did cost, minor units.")
+    currency = models.CharField(max_length=3, blank=True, db_default="")
     sends = models.PositiveSmallIntegerField(default=0)
     prepared_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
@@ -289,6 +292,12 @@ class Call(models.Model):
             ),
             models.CheckConstraint(condition=Q(state__in=EffectState.values), name="call_state_known"),
             models.CheckConstraint(condition=Q(kind__in=CallKind.values), name="call_kind_known"),
+            models.CheckConstraint(
+                condition=Q(price_minor__isnull=True, cost_minor__isnull=True, currency="")
+                | Q(price_minor__isnull=False, price_minor__gte=0, currency__regex="^[A-Z]{3}$")
+                & (Q(cost_minor__isnull=True) | Q(cost_minor__gte=0)),
+                name="call_price_is_money",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
-from . import engine, providers, tools
+from . import engine, providers, spending, tools
 from .comparison import Comparison, compare
 from .errors import BadRequest, EffectSettled, FindingClosed, NoSuchEffect, NoSuchFinding, NotAllowed, ProviderDown
 from .evidence import found_other_amount, ours_of
@@ -140,7 +140,9 @@ class _Batch:
             return
         one, replayed = Call.objects.filter(pk=call.pk), bool(answer.get("replayed", False))
         kept = lighten_outcome(call.run_id, call.position, call.tool, answer)
-        settled = one.settle(EffectState.CONFIRMED, Call.SettledBy.LOOKUP, answer=kept, replayed=replayed, error="")
+        tool = tools.get(call.tool)
+        columns = {"answer": kept, "replayed": replayed} | (spending.settle(call, tool, answer) if tool else {})
+        settled = one.settle(EffectState.CONFIRMED, Call.SettledBy.LOOKUP, error="", **columns)
         self.tally.confirmed += settled
 
     def _ask_people(self, call: Call, why: str, found: dict[str, Any] | None = None) -> None:

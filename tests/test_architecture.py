@@ -29,6 +29,7 @@ FLOORS = {
         {
             "runs.lease",
             "runs.lightening",
+            "runs.spending",
             "runs.effects",
             "runs.calls",
             "runs.engine",

@@ -7,16 +7,18 @@ console, repairs and standing.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-from runs import engine, history
+from runs import engine, history, spending
 from runs.history import History
 from runs.management import console, repairs
 from runs.management.console import ACTOR, Answer, Console, Verbs, columns, moment, name_of, shortened
 from runs.management.standing import line, say_key, say_why, summary
 from runs.models import Artefact, Call, Run, Transition, database_clock
+from runs.spending import Spend
 from runs.states import Status
 from runs.templatetags import show
 from runs.timeline import Step
@@ -55,6 +57,7 @@ class Command(Console):
         past = history.of(run, database_clock())
         return summary(run) | {
             "input": run.input,
+            "spend": [asdict(spend) for spend in spending.of(run)],
             "steps": [_step(step, run) for step in past.timeline.steps],
             "calls": [_call(call) for call in _calls(past)],
             "artefacts": [_artefact(artefact) for step in past.timeline.steps for artefact in step.artefacts],
@@ -130,8 +133,9 @@ def _calls(past: History) -> Iterator[Call]:
 
 def _call(call: Call) -> dict[str, Any]:
     named = ("position", "step", "tool", "kind", "key", "digest", "once_per", "state", "replayed", "sends", "error")
+    money = ("price_minor", "cost_minor", "currency")
     timed = ("prepared_at", "sent_at", "settled_at")
-    return {name: getattr(call, name) for name in named + timed}
+    return {name: getattr(call, name) for name in named + money + timed}
 
 
 def _artefact(artefact: Artefact) -> dict[str, Any]:
@@ -169,6 +173,7 @@ def _whole_story(run: dict[str, Any]) -> Iterator[str]:
     yield f"started {moment(run['created_at'])} by {run['requested_by'] or 'the system'}"
     if run["finished_at"]:
         yield f"ended {moment(run['finished_at'])}"
+    yield from (str(Spend(**spend)) for spend in run["spend"])
     yield f"input {_short_json(run['input'])}"
     if run["earlier_positions"]:
         yield f"Not shown: the first {run['earlier_positions']} positions; the admin has them all."
