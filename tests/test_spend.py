@@ -272,7 +272,11 @@ def test_a_refused_read_that_is_redriven_is_reserved_anew(stage):
     asks(stage, model(stage), "a")
     run = stage.begin()
     assert (run.status, Call.objects.get().state) == ("dead", "refused")
+    repair.raise_cap("run-1", spend=Money(999, "USD"), why="no more than this")
     repair.redrive("run-1", why="mended there")
+    drain()
+    assert (fresh(run).wait_kind, len(stage.receiver.keys)) == ("cap", 1)
+    repair.raise_cap("run-1", spend=Money(2500, "USD"), why=WHY)
     drain()
     assert (fresh(run).status, spent(run), Call.objects.count()) == ("completed", [("USD", 1000, 0, 2500)], 1)
 
