@@ -219,7 +219,7 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "artefacts": {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "BACKEND": "runs.storage.DurableFiles",
         "OPTIONS": {"location": os.environ.get("ARTEFACTS", VAR_DIR / "artefacts")},
     },
     "staticfiles": {

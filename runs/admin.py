@@ -12,7 +12,20 @@ from django.db import models
 from django.db.models import Model
 from django.http import HttpRequest
 
-from .models import AuditEvent, Beat, Call, Checkpoint, Delivery, Finding, JSONText, Listed, Recurring, Run, Transition
+from .models import (
+    Artefact,
+    AuditEvent,
+    Beat,
+    Call,
+    Checkpoint,
+    Delivery,
+    Finding,
+    JSONText,
+    Listed,
+    Recurring,
+    Run,
+    Transition,
+)
 from .templatetags import show
 
 
@@ -98,6 +111,15 @@ class CallAdmin(ReadOnlyAdmin):
     search_fields = ["run__key__startswith", "key__startswith"]
     search_help_text = "The beginning of a run key or of an idempotency key."
     date_hierarchy = "prepared_at"
+    ordering = ["-id"]
+
+
+@admin.register(Artefact)
+class ArtefactAdmin(ReadOnlyAdmin):
+    list_display = ["run", "position", "place", "size", "media_type", "sha256", "kept_at"]
+    list_select_related = ["run"]
+    search_fields = ["run__key__startswith", "sha256__startswith"]
+    search_help_text = "The beginning of a run key or of a SHA-256."
     ordering = ["-id"]
 
 

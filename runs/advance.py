@@ -21,7 +21,9 @@ from .doorbell import stopping
 from .errors import LeaseLost, PermanentError, Refused, Retryable, sentence_of
 from .failpoints import reach
 from .lease import Lease
+from .lightening import LARGEST, is_light, lighten_output
 from .models import Run, database_clock
+from .spending import Capped
 from .states import Status, WaitKind
 from .timelimit import TimeIsUp, limited
 from .values import BadValue, as_json
@@ -87,6 +89,9 @@ class Stretch:
                 self._write(step, self._execute(step))
                 if step.atomic:
                     reach(run.key, here, "committing")
+        except Capped as capped:
+            self._wait_for_repair(WaitKind.CAP, str(capped))
+            return
         except TimeIsUp:
             self._try_again(step, TimeoutError(f"it took longer than its {self._timeout(step):g} s"))
             return
@@ -118,7 +123,8 @@ class Stretch:
 
     def _commit(self, step: Step, result: Any, kind: str = "") -> None:
         where, output, next_step = self._read_result(step, result)
-        text = as_json(output, where=f"step {step.name}: output")
+        text = as_json(output, where=f"step {step.name}: output", limit=LARGEST)
+        kept = text if is_light(text) else lighten_output(self.lease.run, self.lease.position, step.name, output)
         closed_as = getattr(result, "closed_as", "")
         kind = kind or self.lease.run.asked
         reach(self.lease.run.key, self.lease.position, "returned")
@@ -127,7 +133,7 @@ class Stretch:
             connection.check_constraints()
         if where == Status.RUNNING and not is_over(self.until):
             self.lease.commit(
-                text,
+                kept,
                 next_step=next_step,
                 timeout=self._timeout(self.workflow.steps[next_step]),
                 kind=kind,
@@ -138,7 +144,7 @@ class Stretch:
         self.at_work = False
         if where == Status.RUNNING:
             self.lease.commit_and_leave(
-                text,
+                kept,
                 status=Status.READY,
                 next_step=next_step,
                 why="the stretch is over",
@@ -148,7 +154,7 @@ class Stretch:
         else:
             outcome = result.outcome if isinstance(result, Finish) else "completed"
             self.lease.commit_and_leave(
-                text,
+                kept,
                 status=where,
                 next_step=step.name,
                 why=f"ended: {outcome}",
@@ -228,9 +234,10 @@ class Stretch:
         return bool(sentence)
 
     def _caps(self) -> Caps:
-        raised = self.lease.run.caps
-        if not raised:
+        if not self.lease.run.caps:
             return self.workflow.caps
+        # That of spend is looked at when something is spent.
+        raised = {name: value for name, value in self.lease.run.caps.items() if name != "spend"}
         times = {name: timedelta(seconds=value) for name, value in raised.items() if name != "steps"}
         return replace(self.workflow.caps, **(raised | times))
 

@@ -1,25 +1,29 @@
-"""Large values: kept in Django's storage under the hash of their bytes; checkpoints and calls hold the reference.
+"""Large values: kept in Django's storage under the hash of their bytes; whoever keeps one holds the reference.
 
 Written before the row that names it, verified whenever it is read, never changed: the same bytes are the same file.
-Which storage is Django's STORAGES["artefacts"]; the file system under var/ by default. May import values and errors.
+Which storage is Django's STORAGES["artefacts"]; a folder by default. Which run keeps what, and what of an output or an
+answer is moved here, is in lightening. May import errors.
 """
 
 import hashlib
+import re
+import tempfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any, NamedTuple
 
 from django.core.files import File
 from django.core.files.base import ContentFile
-from django.core.files.storage import storages
+from django.core.files.storage import Storage, storages
 
-from .errors import PermanentError
-from .values import as_json, from_json
+from .errors import PermanentError, Retryable
 
-INLINE = 32_000
-"""Bytes up to which a value stays in its row."""
 CHUNK = 64 * 1024
 MARK = "$artefact"
-"""The only member of an object that stands for a value kept elsewhere."""
+"""The only member of an object that an author puts into an output to refer to an artefact."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.-]+)*", re.ASCII)
+LONGEST_MEDIA_TYPE = 100
 
 
 class Damaged(PermanentError):
@@ -27,72 +31,139 @@ class Damaged(PermanentError):
         super().__init__(f"The artefact {sha256[:12]}… {why}. Restore it from a backup; what was recorded is its hash.")
 
 
-def keep(content: bytes | BinaryIO, *, media_type: str = "application/octet-stream") -> dict[str, Any]:
-    """Store the bytes and return the reference: {"$artefact": {"sha256": …, "size": …, "media_type": …}}."""
-    file = ContentFile(content) if isinstance(content, bytes) else File(content)
-    sha256, size = _measure(file)
-    storage, name = storages["artefacts"], _name(sha256)
-    if not storage.exists(name) or storage.size(name) != size:
-        # Written under a name of its own where it stands already: a half-written file is replaced, a whole one kept.
-        storage.delete(name)
-        file.seek(0)
-        storage.save(name, file)
-    return {MARK: {"sha256": sha256, "size": size, "media_type": media_type}}
+class NoReference(PermanentError):
+    def __init__(self) -> None:
+        super().__init__("This refers to no artefact. Give what ctx.artefact(…) returned.")
 
 
-def read(reference: dict[str, Any]) -> bytes:
-    """All bytes of a reference, verified. Raises Damaged."""
-    return b"".join(stream(reference))
+class StorageAway(Retryable):
+    def __init__(self, asked: str, error: Exception) -> None:
+        super().__init__(
+            f"The artefact storage cannot be {asked} now: {type(error).__name__}. See the setting ARTEFACTS."
+        )
 
 
-def stream(reference: dict[str, Any]) -> Iterator[bytes]:
-    """The bytes of a reference, chunk by chunk; raises Damaged at the end when they are not those that were stored."""
-    about = reference[MARK]
-    storage, name, seen = storages["artefacts"], _name(about["sha256"]), hashlib.sha256()
-    if not storage.exists(name):
-        raise Damaged(about["sha256"], "is gone")
-    with storage.open(name) as file:
-        while chunk := file.read(CHUNK):
-            seen.update(chunk)
-            yield chunk
-    if seen.hexdigest() != about["sha256"]:
-        raise Damaged(about["sha256"], "holds other bytes than were stored")
+class About(NamedTuple):
+    """What is known of an artefact without reading it; `size` in bytes."""
+
+    sha256: str
+    size: int
+    media_type: str
+
+    @classmethod
+    def of(cls, value: Any) -> "About":
+        """Raises NoReference for what has not the form of one."""
+        if not isinstance(value, dict) or value.keys() != {"sha256", "size", "media_type"}:
+            raise NoReference
+        about = cls(**value)
+        if not isinstance(about.sha256, str) or not _SHA256.fullmatch(about.sha256):
+            raise NoReference
+        return about
 
 
-def is_reference(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {MARK}
+def about_reference(reference: Any) -> About:
+    """What a reference of an author's speaks of. Raises NoReference."""
+    if not isinstance(reference, dict) or reference.keys() != {MARK}:
+        raise NoReference
+    return About.of(reference[MARK])
 
 
-def lighten(value: dict[str, Any]) -> dict[str, Any]:
-    """The same object with each member over INLINE bytes replaced by the reference to it."""
-    return {name: _lightened(name, member) for name, member in value.items()}
+def reference(about: About) -> dict[str, Any]:
+    """{"$artefact": {"sha256": …, "size": …, "media_type": …}}: a JSON value to put into an output."""
+    return {MARK: about._asdict()}
 
 
-def restore(value: dict[str, Any]) -> dict[str, Any]:
-    """The object as it was before `lighten`. Raises Damaged."""
-    return {name: _restored(member) for name, member in value.items()}
+def measured(content: bytes, media_type: str) -> About:
+    return About(hashlib.sha256(content).hexdigest(), len(content), media_type)
 
 
-def _lightened(name: str, member: Any) -> Any:
-    if not isinstance(member, str | list | dict) or is_reference(member):
-        return member
-    text = as_json(member, where=name)
-    return keep(text.encode(), media_type="application/json") if len(text.encode()) > INLINE else member
+def keep(content: bytes | IO[Any], *, media_type: str = "application/octet-stream") -> About:
+    """Store the bytes, of a file all of them. Raises StorageAway, and PermanentError for what cannot be stored."""
+    if len(media_type) > LONGEST_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
+        raise PermanentError(f"{media_type[:40]!r} is no media type; write it as text/plain.")
+    if isinstance(content, bytes):
+        about = measured(content, media_type)
+        _save(about, ContentFile(content))
+        return about
+    with tempfile.SpooledTemporaryFile(max_size=2**20) as copy:
+        # A copy, because a file may change between the look that names it and the one that stores it.
+        about = _copied(content, copy, media_type)
+        _save(about, File(copy))
+    return about
 
 
-def _restored(member: Any) -> Any:
-    if is_reference(member) and member[MARK]["media_type"] == "application/json":
-        return from_json(read(member).decode())
-    return member
-
-
-def _measure(file: File) -> tuple[str, int]:
+def _copied(content: IO[Any], copy: IO[bytes], media_type: str) -> About:
     seen, size = hashlib.sha256(), 0
-    file.seek(0)
-    while chunk := file.read(CHUNK):
+    if content.seekable():
+        content.seek(0)
+    while chunk := content.read(CHUNK):
+        if not isinstance(chunk, bytes):
+            raise PermanentError("An artefact's file must be opened in binary mode.")
         seen.update(chunk)
-        size += len(chunk)
-    return seen.hexdigest(), size
+        size += copy.write(chunk)
+    return About(seen.hexdigest(), size, media_type)
+
+
+def _save(about: About, file: File) -> None:
+    storage, name = _storage(), _name(about.sha256)
+    try:
+        if storage.exists(name):
+            if _is_whole(storage, about):
+                return
+            # Another storage than ours may hold half a file, or store a second one beside it under another name.
+            storage.delete(name)
+        file.seek(0)
+        if (stored := storage.save(name, file)) != name:
+            storage.delete(stored)
+    except Exception as error:
+        raise StorageAway("written", error) from error
+
+
+def read(about: About) -> bytes:
+    """All bytes, verified. Raises Damaged, StorageAway."""
+    return b"".join(stream(about))
+
+
+def check(about: About) -> None:
+    """Read it all and raise Damaged unless these are the bytes that were stored."""
+    for _ in stream(about):
+        pass
+
+
+def stream(about: About) -> Iterator[bytes]:
+    """The bytes, chunk by chunk. The last chunk is given only once all are seen to be those that were stored: what is
+    damaged is never whole in anybody's hands. Raises Damaged, StorageAway."""
+    storage, seen, last = _storage(), hashlib.sha256(), b""
+    try:
+        with storage.open(_name(about.sha256)) as file:
+            while chunk := file.read(CHUNK):
+                seen.update(chunk)
+                if last:
+                    yield last
+                last = chunk
+    except FileNotFoundError:
+        raise Damaged(about.sha256, "is gone") from None
+    except Exception as error:
+        raise StorageAway("read", error) from error
+    if seen.hexdigest() != about.sha256:
+        raise Damaged(about.sha256, "holds other bytes than were stored")
+    if last:
+        yield last
+
+
+def _is_whole(storage: Storage, about: About) -> bool:
+    name = _name(about.sha256)
+    if storage.size(name) != about.size:
+        return False
+    try:
+        check(about)
+    except Damaged:
+        return False
+    return True
+
+
+def _storage() -> Storage:
+    return storages["artefacts"]
 
 
 def _name(sha256: str) -> str:

@@ -4,28 +4,44 @@ Lives here: Context (what `ctx` offers) and State (the fold of the outputs). How
 import effects, lease, tools, waits, models.
 """
 
+import json
 import logging
 import time
 from collections import Counter
 from functools import reduce
-from typing import Any
+from typing import IO, Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
-from . import tools, waits
+from . import artefacts, spending, tools, waits
 from .effects import Effects, answer_text
 from .errors import (
     LeaseLost,
     NotApproved,
     PermanentError,
+    Refused,
+    Retryable,
+    sentence_of,
 )
 from .failpoints import reach
 from .lease import Lease, execute
-from .models import Call, Checkpoint, database_clock
-from .states import CallKind
+from .lightening import (
+    holds_marks,
+    is_light,
+    keep_by_hand,
+    kept_by,
+    lighten_answer,
+    lighten_outcome,
+    restored,
+    restored_members,
+)
+from .models import Call, Checkpoint, DatabaseClock, database_clock
+from .states import CallKind, EffectState
 from .tools import Tool
-from .values import canonical, digest, from_json
+from .values import as_json, canonical, digest, from_json
 from .workflows import Finish, Goto, Step
 
 logger = logging.getLogger(__name__)
@@ -110,17 +126,87 @@ class Context:
             self._effects.alarm(call, granted or "nothing")
         return self._effects.settle(call)
 
+    def artefact(self, content: bytes | str | IO[bytes], *, media_type: str = "") -> dict[str, Any]:
+        """Keep something large, and return the reference to put into the output: {"$artefact": {"sha256": …, "size": …,
+        "media_type": …}}. Text is kept as UTF-8; a file, opened in binary mode, is kept whole. Whoever sees the run may
+        download it; `read_artefact` reads it. Raises Retryable while the storage cannot be written."""
+        is_text = isinstance(content, str)
+        media_type = media_type or ("text/plain; charset=utf-8" if is_text else "application/octet-stream")
+        about = artefacts.keep(content.encode() if isinstance(content, str) else content, media_type=media_type)
+        reach(self.run_key, self.position, "artefact-stored")
+        keep_by_hand(self._lease.run.pk, self.position, about)
+        return artefacts.reference(about)
+
+    def read_artefact(self, reference: dict[str, Any]) -> bytes:
+        """The bytes of what this run, or the run that it was forked from, kept with `artefact`; verified. Raises
+        PermanentError for what it does not keep, and for what is gone or damaged."""
+        about = artefacts.about_reference(reference)
+        if kept_by(self._lease.run, about.sha256) is None:
+            # A reference that came in from outside must not open what another run keeps.
+            raise PermanentError(f"Run {self.run_key} keeps no artefact {about.sha256[:12]}….")
+        return artefacts.read(about)
+
     def _read(self, tool: Tool, arguments: dict[str, Any], request: str) -> dict[str, Any]:
         self._reads[tool.name] += 1
         key = f"{self.run_key}:step{self.position}/{tool.name}/{self._reads[tool.name]}"
-        if known := Call.objects.exclude(kind=CallKind.EFFECT).filter(key=key, digest=digest(request)).first():
+        known = Call.objects.exclude(kind=CallKind.EFFECT).filter(key=key, digest=digest(request)).first()
+        if known is not None and known.state == EffectState.CONFIRMED:
             # Tried again, also after a pause or a redrive, which count attempts anew: what was read stands.
-            return known.answer or {}
+            return restored(known.answer or {})
+        if tool.price is not None:
+            return self._buy(tool, arguments, known or Call(key=key, request=request, digest=digest(request)))
         answer = answer_text(tool, tool.function(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
-        self._record_read(tool, key, request, answer)
+        value = from_json(answer)
+        self._record_read(tool, key, request, answer if is_light(answer) else self._lightened(tool, value))
         reach(self.run_key, self.position, f"{tool.name}-recorded")
-        return from_json(answer)
+        return value
+
+    def _buy(self, tool: Tool, arguments: dict[str, Any], call: Call) -> dict[str, Any]:
+        """A read or a model call that has a price: its row is written before it is sent."""
+        self._reserve(tool, arguments, call)
+        if call.state == EffectState.CONFIRMED:
+            return restored(call.answer or {})
+        reach(self.run_key, self.position, f"{tool.name}-reserved")
+        try:
+            value = from_json(answer_text(tool, tool.function(**arguments)))
+        except Exception as error:
+            # Only what surely did not happen costs nothing; what is tried again stands under the same reservation.
+            state = EffectState.PREPARED if isinstance(error, Retryable) else EffectState.UNKNOWN
+            self._learn(call, EffectState.REFUSED if isinstance(error, Refused) else state, error=sentence_of(error))
+            raise
+        reach(self.run_key, self.position, f"{tool.name}-answered")
+        kept = lighten_outcome(self._lease.run.pk, self.position, tool.name, value)
+        self._learn(call, EffectState.CONFIRMED, answer=kept, error="", **spending.settle(call, tool, value))
+        reach(self.run_key, self.position, f"{tool.name}-recorded")
+        return value
+
+    def _reserve(self, tool: Tool, arguments: dict[str, Any], call: Call) -> None:
+        with transaction.atomic():
+            run, now = self._lease.locked(), database_clock()
+            if call.pk is not None:
+                call.refresh_from_db(from_queryset=Call.objects.select_for_update())
+            if call.state == EffectState.CONFIRMED:
+                # By a worker that lost this run, was frozen, and had its answer since we looked.
+                return
+            if call.pk is None or call.state == EffectState.REFUSED:
+                reserved = spending.reserve(run, self._step.name, tool, arguments)
+                call.price_minor, call.currency = reserved["price_minor"], reserved["currency"]
+            call.run, call.position, call.step, call.tool = run, self.position, self._step.name, tool.name
+            call.kind, call.state, call.error, call.sends = tool.kind, EffectState.SENT, "", call.sends + 1
+            call.prepared_at, call.sent_at, call.last_sent_at = call.prepared_at or now, call.sent_at or now, now
+            call.save()
+
+    def _learn(self, call: Call, state: EffectState, **columns: Any) -> None:
+        """Write what came of a priced read, guarded by its own row, also after a lost lease: it may have been paid."""
+        unknown = Call.objects.filter(pk=call.pk).exclude(state=EffectState.CONFIRMED)
+        if state != EffectState.CONFIRMED:
+            # This speaks for one send only: another worker may have sent it again.
+            unknown = unknown.filter(sends=call.sends)
+        unknown.update(state=state, settled_at=DatabaseClock(), **columns)
+
+    def _lightened(self, tool: Tool, answer: dict[str, Any]) -> str:
+        return as_json(lighten_answer(self._lease.run.pk, self.position, tool.name, answer))
 
     def _record_read(self, tool: Tool, key: str, request: str, answer: str) -> None:
         values = {
@@ -182,13 +268,23 @@ class State:
 
     def fold(self) -> dict[str, Any]:
         if self._folded is None:
-            outputs = Checkpoint.objects.filter(run_id=self._run_id, position__lte=self._position).order_by("position")
+            rows = Checkpoint.objects.filter(run_id=self._run_id, position__lte=self._position).order_by("position")
+            outputs = list(rows.values_list(Cast("output", TextField()), flat=True))
             nothing: dict[str, Any] = {}
-            self._folded = reduce(self._with, outputs.values_list("output", flat=True), nothing)
+            folded = reduce(self._with, map(self._loaded, outputs), nothing)
+            # Only what is left of the fold is read from storage, not what later steps overwrote.
+            self._folded = restored_members(folded) if any(map(holds_marks, outputs)) else folded
         return self._folded
 
+    def _loaded(self, text: str) -> dict[str, Any]:
+        output: dict[str, Any] = json.loads(text)
+        if holds_marks(text):
+            # What is appended to must be the list itself.
+            output |= restored_members({name: output[name] for name in self._appends & output.keys()})
+        return output
+
     def add(self, output: str) -> None:
-        """Take in what a step has just left, as the text that was stored: the value that a later worker would read."""
+        """Take in what a step has just left, as its text: the value that a later worker would read."""
         self._position += 1
         if self._folded is not None:
             self._folded = self._with(self._folded, from_json(output))

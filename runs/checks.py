@@ -1,10 +1,13 @@
 """System checks: settings under which runs would be lost or workers would hang are refused, each with its cure."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.files.storage import FileSystemStorage, storages
 
 from .doorbell import longest_bell
 
@@ -13,6 +16,20 @@ from .doorbell import longest_bell
 def queue_is_safe(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """What docs/queue.md explains, value by value."""
     return [*_database_faults(settings.DATABASES["default"]), *_queue_faults(settings.Q_CLUSTER)]
+
+
+@register()
+def artefacts_can_be_written(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Told of, not refused: a host that only serves pages need not write."""
+    storage = storages["artefacts"]
+    if not isinstance(storage, FileSystemStorage):
+        return []
+    folder = Path(storage.location)
+    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    if standing.is_dir() and os.access(standing, os.W_OK | os.X_OK):
+        return []
+    hint = f"Make {standing} writable for the runner, or set ARTEFACTS to a folder that is."
+    return [Warning("The artefact storage cannot be written: steps with large values fail.", hint=hint, id="runs.W011")]
 
 
 def _database_faults(database: dict[str, Any]) -> Iterator[CheckMessage]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from django.db import IntegrityError, transaction
 
-from . import tools
+from . import spending, tools
 from .errors import (
     ConflictThere,
     EffectRefused,
@@ -28,6 +28,7 @@ from .errors import (
 )
 from .failpoints import reach
 from .lease import Lease, execute
+from .lightening import LARGEST, lighten_outcome, restored
 from .models import AuditEvent, Call, DatabaseClock, database_clock
 from .states import CallKind, EffectState
 from .timelimit import unhurried
@@ -60,8 +61,10 @@ class Effects:
         return Call.objects.filter(kind=CallKind.EFFECT, key=key).first()
 
     def prepare(self, tool: Tool, key: str, request: str) -> Call:
-        """Write the intent. The caller's transaction holds the run's lock."""
-        subject = tool.subject(json.loads(request)["arguments"])
+        """Write the intent, and what it may cost. The caller's transaction holds the run's lock. Raises Capped."""
+        arguments = json.loads(request)["arguments"]
+        subject = tool.subject(arguments)
+        reserved = spending.reserve(self._lease.run, self._step, tool, arguments)
         try:
             with transaction.atomic():
                 return Call.objects.create(
@@ -76,6 +79,7 @@ class Effects:
                     once_per=subject,
                     state=EffectState.PREPARED,
                     prepared_at=database_clock(),
+                    **reserved,
                 )
         except IntegrityError:
             first = Call.objects.filter(tool=tool.name, once_per=subject).exclude(state=EffectState.REFUSED).first()
@@ -107,7 +111,7 @@ class Effects:
         if tool is None:
             raise PermanentError(f"{call.key} needs the tool {call.tool}, which this code does not know.")
         if call.state == EffectState.CONFIRMED:
-            return call.answer or {}
+            return restored(call.answer or {})
         if call.state == EffectState.REFUSED:
             raise EffectRefused(call.key, call.tool, call.error)
         known = self._find_out(tool, call)
@@ -177,7 +181,9 @@ class Effects:
             self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
             raise
         replayed = bool(known.get("replayed", False))
-        self._record(call, EffectState.CONFIRMED, answer=known, replayed=replayed, settled_by=by, error="")
+        kept = lighten_outcome(self._lease.run.pk, self.position, tool.name, known)
+        columns = {"answer": kept, "replayed": replayed, "settled_by": by} | spending.settle(call, tool, known)
+        self._record(call, EffectState.CONFIRMED, error="", **columns)
         reach(self.run_key, self.position, f"{call.tool}-recorded")
         return known
 
@@ -223,4 +229,4 @@ def answer_text(tool: Tool, answer: Any) -> str:
     """A tool's answer as the JSON text that is recorded. Raises BadValue."""
     if not isinstance(answer, dict):
         raise BadValue(f"{tool.name}'s answer", f"it is a {type(answer).__name__}; a tool answers with a dict")
-    return as_json(answer, where=f"{tool.name}'s answer")
+    return as_json(answer, where=f"{tool.name}'s answer", limit=LARGEST)

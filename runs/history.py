@@ -31,6 +31,7 @@ def of(run: Run, now: datetime, *, with_calls: bool = True) -> History:
         transitions=moves,
         checkpoints=list(run.checkpoints.filter(position__gt=earlier).order_by("position")),
         calls=run.calls.filter(position__gt=earlier).order_by("pk") if with_calls else (),
+        artefacts=run.artefacts.filter(position__gt=earlier).order_by("pk") if with_calls else (),
         workflow=workflows.get(run.workflow, run.version),
         now=now,
     )

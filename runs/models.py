@@ -1,7 +1,8 @@
 """The rows: runs, checkpoints, calls, deliveries, transitions, audit events, beats.
 
 Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
-engine, advance and sweep; what reconciliation keeps is in findings. Imports columns, findings, states and errors only.
+engine, advance and sweep; what reconciliation keeps is in findings, what runs keep in artefact_rows. Imports those,
+columns, states and errors only.
 
 Three rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
 next_step, attempt, lease_until); JSON is kept as the very text that was written, never as jsonb, which rewrites numbers
@@ -18,6 +19,7 @@ from django.core.validators import RegexValidator
 from django.db import connection, models
 from django.db.models import Q
 
+from .artefact_rows import Artefact  # noqa: F401 (Django looks for models here)
 from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
@@ -248,6 +250,9 @@ class Call(models.Model):
     answer = JSONText(null=True, blank=True)
     replayed = models.BooleanField(default=False, help_text="The receiver said: done before, here is the first answer.")
     error = models.TextField(blank=True)
+    price_minor = models.BigIntegerField(null=True, blank=True, help_text="Reserved before it was sent, minor units.")
+    cost_minor = models.BigIntegerField(null=True, blank=True, help_text="What it did cost, minor units.")
+    currency = models.CharField(max_length=3, blank=True, db_default="")
     sends = models.PositiveSmallIntegerField(default=0)
     prepared_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True, help_text="When it was first sent: the key's life begins.")
@@ -287,6 +292,12 @@ class Call(models.Model):
             ),
             models.CheckConstraint(condition=Q(state__in=EffectState.values), name="call_state_known"),
             models.CheckConstraint(condition=Q(kind__in=CallKind.values), name="call_kind_known"),
+            models.CheckConstraint(
+                condition=Q(price_minor__isnull=True, cost_minor__isnull=True, currency="")
+                | Q(price_minor__isnull=False, price_minor__gte=0, currency__regex="^[A-Z]{3}$")
+                & (Q(cost_minor__isnull=True) | Q(cost_minor__gte=0)),
+                name="call_price_is_money",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -352,6 +363,8 @@ class AuditEvent(models.Model):
         VERB_REFUSED = "verb-refused", "Action refused"
         EFFECT_SETTLED = "effect-settled", "Effect settled by hand"
         CAP_RAISED = "cap-raised", "Cap raised"
+        LARGE_CHECKPOINT = "large-checkpoint", "Large checkpoint"
+        ARTEFACT_READ = "artefact-read", "Artefact read"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

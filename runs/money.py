@@ -1,4 +1,7 @@
-"""Money is integer minor units and a currency; this spells it. Imports nothing of ours."""
+"""Money is integer minor units and a currency; this holds and spells it. Imports nothing of ours."""
+
+import re
+from dataclasses import dataclass
 
 _NO_DIGITS, _THREE_DIGITS = ("CLP", "ISK", "JPY", "KRW", "UGX", "VND"), ("BHD", "JOD", "KWD", "OMR", "TND")
 MINOR_DIGITS = dict.fromkeys(_NO_DIGITS, 0) | dict.fromkeys(_THREE_DIGITS, 3)
@@ -10,3 +13,23 @@ def amount(minor: int, currency: str) -> str:
     digits = MINOR_DIGITS.get(currency, 2)
     whole, rest = divmod(abs(minor), 10**digits)
     return ("-" if minor < 0 else "") + f"{whole:,}" + (f".{rest:0{digits}d}" if digits else "")
+
+
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+@dataclass(frozen=True)
+class Money:
+    """An amount that is spent: minor units, not negative, of a currency (ISO 4217). Money(2500, "USD") is 25.00 USD."""
+
+    minor: int
+    currency: str
+
+    def __post_init__(self) -> None:
+        if type(self.minor) is not int or not 0 <= self.minor < 2**63:
+            raise ValueError(f"Money is a whole number of minor units, 0 or more, not {self.minor!r}.")
+        if not isinstance(self.currency, str) or not _CURRENCY.fullmatch(self.currency):
+            raise ValueError(f"A currency is three capital letters, not {self.currency!r}.")
+
+    def __str__(self) -> str:
+        return f"{amount(self.minor, self.currency)} {self.currency}"

@@ -15,11 +15,12 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
-from . import engine, providers, tools
+from . import engine, providers, spending, tools
 from .comparison import Comparison, compare
 from .errors import BadRequest, EffectSettled, FindingClosed, NoSuchEffect, NoSuchFinding, NotAllowed, ProviderDown
 from .evidence import found_other_amount, ours_of
 from .findings import Difference
+from .lightening import lighten_outcome
 from .models import AuditEvent, Call, Finding, Run, database_clock
 from .states import EffectState, Status
 from .tools import Tool
@@ -138,7 +139,10 @@ class _Batch:
             self._ask_people(call, "it is found there with another amount", answer)
             return
         one, replayed = Call.objects.filter(pk=call.pk), bool(answer.get("replayed", False))
-        settled = one.settle(EffectState.CONFIRMED, Call.SettledBy.LOOKUP, answer=answer, replayed=replayed, error="")
+        kept = lighten_outcome(call.run_id, call.position, call.tool, answer)
+        tool = tools.get(call.tool)
+        columns = {"answer": kept, "replayed": replayed} | (spending.settle(call, tool, answer) if tool else {})
+        settled = one.settle(EffectState.CONFIRMED, Call.SettledBy.LOOKUP, error="", **columns)
         self.tally.confirmed += settled
 
     def _ask_people(self, call: Call, why: str, found: dict[str, Any] | None = None) -> None:
@@ -235,7 +239,8 @@ def _settle_by_hand(call: Call, outcome: EffectState, answer: dict[str, Any], *,
     if is_at_work(call, database_clock()):
         raise EffectSettled(call.key, "a worker is at it now and may still learn its outcome")
     happened = outcome == EffectState.CONFIRMED
-    columns = {"answer": answer, "error": ""} if happened else {"error": f"settled by hand: {why}"}
+    kept = lighten_outcome(call.run_id, call.position, call.tool, answer)
+    columns = {"answer": kept, "error": ""} if happened else {"error": f"settled by hand: {why}"}
     if not Call.objects.filter(pk=call.pk).settle(outcome, Call.SettledBy.PERSON, **columns):
         state = Call.objects.get(pk=call.pk).state
         raise EffectSettled(call.key, f"it is {state}, and only what was sent and is unknown can be")

@@ -4,17 +4,19 @@ Each is one transaction with who and why, guarded against all others by the run'
 May import engine, waits, workflows, doorbell, models, states, errors.
 """
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 
-from . import waits, workflows
+from . import spending, waits, workflows
 from .doorbell import ring
 from .engine import check_key, check_words, input_text, locked, may_operate, wake
 from .errors import AlreadyStarted, BadRequest, IllegalMove
 from .models import AuditEvent, Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
+from .money import Money
 from .states import FINAL, CallKind, EffectState, Status, WaitKind
 
 SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
@@ -23,6 +25,12 @@ _COPY = """
 INSERT INTO runs_checkpoint (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
 SELECT %s, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at
   FROM runs_checkpoint WHERE run_id = %s AND position < %s
+"""
+
+_COPY_KEPT = """
+INSERT INTO runs_artefact (run_id, position, place, sha256, size, media_type, kept_at)
+SELECT %s, position, place, sha256, size, media_type, kept_at
+  FROM runs_artefact WHERE run_id = %s AND position < %s ORDER BY id
 """
 
 
@@ -69,28 +77,31 @@ def raise_cap(
     steps: int | None = None,
     working_time: timedelta | None = None,
     age: timedelta | None = None,
+    spend: Money | None = None,
     actor: str = "",
 ) -> Run:
-    """Give this run alone more steps, working time or age; one that waits at a cap goes on."""
+    """Give this run alone more steps, working time, age or money to spend; one that waits at a cap goes on."""
     given = {
         "steps": steps,
         "working_time": working_time.total_seconds() if working_time else None,
         "age": age.total_seconds() if age else None,
     }
     raised = {name: value for name, value in given.items() if value is not None}
-    if not raised or any(value <= 0 for value in raised.values()):
-        raise BadRequest("Say which cap to raise (steps, working time or age), and to what positive value.")
+    if not (raised or spend) or any(value <= 0 for value in [*raised.values(), *([spend.minor] if spend else [])]):
+        raise BadRequest("Say which cap to raise (steps, working time, age or spend), and to what positive value.")
     _may_repair(key, by, why, "raise a cap of")
     with transaction.atomic():
         run = locked(key, by)
         if run.is_final:
             raise IllegalMove(key, run.status, "given a higher cap")
-        run.caps = (run.caps or {}) | raised
+        if spend is not None:
+            _check_currency(run, spend)
+        run.caps = (run.caps or {}) | raised | ({"spend": asdict(spend)} if spend else {})
         run.save(update_fields=["caps"])
         AuditEvent.objects.create(
             kind=AuditEvent.Kind.CAP_RAISED,
             run=run,
-            detail=f"{', '.join(f'{name} {value:g}' for name, value in raised.items())}: {why}",
+            detail=f"{', '.join(_spelled_caps(raised, spend))}: {why}",
             actor=actor or "raise cap",
             user=by,
         )
@@ -98,6 +109,18 @@ def raise_cap(
             # A paused one stays paused, but is ready when it is resumed.
             wake(run, why=why, actor=actor or "raise cap", user=by)
     return run
+
+
+def _check_currency(run: Run, spend: Money) -> None:
+    cap = spending.cap_of(run)
+    if cap is None:
+        raise BadRequest(f"Run {run.key} has no spend cap that could be raised.")
+    if cap.currency != spend.currency:
+        raise BadRequest(f"The spend cap of run {run.key} is in {cap.currency}, not in {spend.currency}.")
+
+
+def _spelled_caps(raised: dict[str, float], spend: Money | None) -> list[str]:
+    return [f"{name} {value:g}" for name, value in raised.items()] + ([f"spend {spend}"] if spend else [])
 
 
 def redrive(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
@@ -288,4 +311,5 @@ def _copy(run: Run, new_key: str, *, position: int, step: str, input: dict[str, 
         raise AlreadyStarted(new_key, "history") from None
     with connection.cursor() as cursor:
         cursor.execute(_COPY, [made.pk, run.pk, position])
+        cursor.execute(_COPY_KEPT, [made.pk, run.pk, position])
     return made

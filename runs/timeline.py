@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Literal
 
-from .models import Call, Checkpoint, Run, Transition
+from .models import Artefact, Call, Checkpoint, Run, Transition
 from .states import Status, WaitKind
 from .waterfall import Bar, Scale, Tick
 from .workflows import Workflow
@@ -49,6 +49,7 @@ class Step:
     segments: list[Segment] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     calls: list[Call] = field(default_factory=list)
+    artefacts: list[Artefact] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
 
     @property
@@ -114,6 +115,7 @@ def tell(
     transitions: Sequence[Transition],
     checkpoints: Sequence[Checkpoint],
     calls: Iterable[Call] = (),
+    artefacts: Iterable[Artefact] = (),
     workflow: Workflow | None,
     now: datetime,
 ) -> Timeline:
@@ -123,6 +125,7 @@ def tell(
     story.live(transitions, checkpoints, now)
     story.use(calls)
     story.look_ahead()
+    story.keep(artefacts)
     steps = [story.steps[position] for position in sorted(story.steps)]
     return Timeline(steps, _draw(steps), place(run, workflow)[1])
 
@@ -195,6 +198,11 @@ class _Story:
     def use(self, calls: Iterable[Call]) -> None:
         for call in calls:
             self.step(call.position, call.step).calls.append(call)
+
+    def keep(self, artefacts: Iterable[Artefact]) -> None:
+        for artefact in artefacts:
+            if artefact.position in self.steps:
+                self.steps[artefact.position].artefacts.append(artefact)
 
     def look_ahead(self) -> None:
         if self.run.status == Status.COMPLETED:

@@ -15,11 +15,12 @@ import pydantic
 from django.core.exceptions import ImproperlyConfigured
 
 from .errors import PermanentError, Refused, Retryable, ToolError
-from .money import amount
+from .money import Money, amount
 from .states import CallKind
 from .values import canonical, digest
 
 __all__ = [
+    "Money",
     "PermanentError",
     "ProposedAction",
     "ProviderRecord",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 Rule = Callable[[dict[str, Any]], bool]
+Price = Money | Callable[[dict[str, Any]], Money]
+Cost = Callable[[dict[str, Any]], Money]
 Delivery = Literal["keyed", "check-then-act", "at-most-once", "at-least-once"]
 
 _registry: dict[str, "Tool"] = {}
@@ -95,7 +98,12 @@ class Tool:
         delivery: Delivery,
         settle_delay: timedelta,
         statement: str,
+        price: Price | None = None,
+        cost: Cost | None = None,
     ) -> None:
+        if cost is not None and price is None:
+            raise ImproperlyConfigured(f"Tool {name} has a cost, so it needs a price to reserve before it is used.")
+        self.price, self._cost = price, cost
         self.name, self.function, self.kind = name, function, kind
         self.delivery, self.settle_delay = delivery, settle_delay
         self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
@@ -145,6 +153,23 @@ class Tool:
         except Exception:  # noqa: BLE001 (whatever a rule stumbles over, a person decides)
             return True
 
+    def price_of(self, arguments: dict[str, Any]) -> Money | None:
+        """What a use may cost, to be reserved before it is sent; None: it has no price. Raises PermanentError."""
+        price = self.price(arguments) if callable(self.price) else self.price
+        if price is not None and not isinstance(price, Money):
+            raise PermanentError(f"The price of {self.name} is a {type(price).__name__}; give Money. Nothing was sent.")
+        if price is None and self.price is not None:
+            raise PermanentError(f"The price of {self.name} cannot be told for these arguments. Nothing was sent.")
+        return price
+
+    def cost_of(self, answer: dict[str, Any], price: Money) -> Money:
+        """What a use did cost: by its answer, or its price. Raises ValueError for another currency, and whatever the
+        author's function raises."""
+        cost = self._cost(answer) if self._cost else price
+        if not isinstance(cost, Money) or cost.currency != price.currency:
+            raise ValueError(f"The cost of {self.name} is to be Money in {price.currency}.")
+        return cost
+
     @property
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the arguments, from the type hints."""
@@ -177,6 +202,8 @@ def tool(
     delivery: Delivery = "keyed",
     settle_delay: timedelta = timedelta(seconds=10),
     statement: str = "",
+    price: Price | None = None,
+    cost: Cost | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Register a function as a tool.
 
@@ -188,6 +215,10 @@ def tool(
     "check-then-act": it has none, but can be searched: looked up before every send, and `settle_delay` after one whose
     outcome is unknown; needs a lookup. "at-most-once" and "at-least-once": it can do neither; an unknown outcome then
     stays unknown, or is sent again. `settle_delay` is how long the receiver's own records may not show an effect yet.
+
+    `price`: what a use may cost at most, as Money or a function of the arguments; it is reserved before sending, and a
+    run whose cap (`Caps(spend=…)`) would be exceeded waits for a person. `cost`: a function of the answer that says
+    what it did cost; without it, the price.
     """
 
     def register(function: Callable[..., Any]) -> Tool:
@@ -202,6 +233,8 @@ def tool(
             delivery=delivery,
             settle_delay=settle_delay,
             statement=statement or _plain_statement(name, function),
+            price=price,
+            cost=cost,
         )
         if name in _registry:
             raise ImproperlyConfigured(f"Two tools are called {name}.")

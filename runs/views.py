@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from . import engine, history, timeline, workflows
+from . import engine, history, spending, timeline, workflows
 from .errors import BadRequest, IllegalMove, NoSuchRun, NotAllowed
 from .fragments import answer, count, first_rows
 from .models import DatabaseNow, Run, RunQuerySet, database_clock
@@ -187,6 +187,7 @@ def _header_context(request: HttpRequest, run: Run, now: datetime) -> dict[str, 
         "total": total,
         "title": title,
         "explanation": engine.explain(run),
+        "spends": spending.of(run),
         "age": (run.finished_at or now) - run.created_at,
         "may_cancel": not run.is_final and request.user.has_perm("runs.operate_run"),
     }

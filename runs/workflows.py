@@ -1,7 +1,6 @@
 """What an author writes: Workflow, step, goto, finish, Retry; and the registry they end in.
 
-Public. Knows nothing of rows: a workflow is a name, a version and an ordered set of named functions. Imports nothing
-of ours.
+Public. Knows nothing of rows: a workflow is a name, a version and an ordered set of named functions. Imports money.
 """
 
 import random
@@ -11,6 +10,8 @@ from datetime import timedelta
 from typing import Any, overload
 
 from django.core.exceptions import ImproperlyConfigured
+
+from .money import Money
 
 StepFunction = Callable[[Any], Any]
 
@@ -36,11 +37,13 @@ class Caps:
     """What a run may use up before a person is asked: it then waits, and loses nothing of what it did.
 
     `steps`: positions. `working_time`: time its steps were at work. `age`: time since its start, waits included.
+    `spend`: what its priced calls may cost, those included whose outcome is not known yet; None is no cap.
     """
 
     steps: int = 1000
     working_time: timedelta = timedelta(hours=12)
     age: timedelta = timedelta(days=365)
+    spend: Money | None = None
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,14 @@ FLOORS = {
             "runs.timelimit",
             "runs.outcomes",
             "runs.artefacts",
+            "runs.storage",
         },
-        {"runs.models", "runs.columns", "runs.findings"},
+        {"runs.models", "runs.columns", "runs.findings", "runs.artefact_rows"},
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
         {
             "runs.lease",
+            "runs.lightening",
+            "runs.spending",
             "runs.effects",
             "runs.calls",
             "runs.engine",
@@ -40,6 +43,7 @@ FLOORS = {
             "runs.comparison",
             "runs.reconciliation",
             "runs.recurring",
+            "runs.downloads",
         },
         {
             "runs.testing",
@@ -55,6 +59,7 @@ FLOORS = {
         {
             "runs.views",
             "runs.finding_views",
+            "runs.artefact_views",
             "runs.admin",
             "runs.urls",
             "runs.apps",
@@ -204,7 +209,11 @@ WRITES = {
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in sources() if path.name in {"views.py", "finding_views.py", "inbox.py", "history.py"}],
+    [
+        path
+        for path in sources()
+        if path.name in {"views.py", "finding_views.py", "artefact_views.py", "inbox.py", "history.py"}
+    ],
     ids=module,
 )
 def test_a_view_writes_nothing_itself(path):

@@ -16,6 +16,7 @@ from runs.management import console
 from runs.management.console import ACTOR, Answer, Verbs, columns
 from runs.management.standing import line, say_key, say_why, summary
 from runs.models import Call, Run
+from runs.money import Money
 from runs.states import EffectState
 
 Options = dict[str, Any]
@@ -36,7 +37,7 @@ def add_to(verbs: Verbs) -> None:
     """Add these verbs to the command."""
     for name, (verb, words) in SIMPLE.items():
         _say_why(verbs.add(name, _simple(verb), line, words))
-    _say_caps(verbs.add("raise-cap", _raise_cap, line, "give one run more steps, working time or age"))
+    _say_caps(verbs.add("raise-cap", _raise_cap, line, "give one run more steps, working time, age or money"))
     _say_fork(verbs.add("fork", _fork, _forked, "do a run that has ended, or is dead, again as a new run"))
     _say_event(verbs.add("deliver", _deliver, _delivered, "bring a run the event it waits for, or will wait for"))
 
@@ -54,6 +55,7 @@ def _say_caps(parser: CommandParser) -> None:
     parser.add_argument("--steps", metavar="N", type=_count, help="so many steps in all")
     parser.add_argument("--working-time", metavar="SECONDS", type=_span, help="so much work in all; waiting is none")
     parser.add_argument("--age", metavar="SECONDS", type=_span, help="so long since its start, waits included")
+    parser.add_argument("--spend", metavar="MINOR:CURRENCY", type=_money, help="so much in all: 2500:USD is 25.00 USD")
 
 
 def _say_fork(parser: CommandParser) -> None:
@@ -87,6 +89,14 @@ def _span(word: str) -> timedelta:
     return timedelta(seconds=_count(word))
 
 
+def _money(word: str) -> Money:
+    minor, _, currency = word.partition(":")
+    try:
+        return Money(int(minor) if minor.isascii() and minor.isdecimal() else -1, currency)
+    except ValueError:
+        raise argparse.ArgumentTypeError("give minor units and a currency, such as 2500:USD for 25.00 USD") from None
+
+
 # What is done
 
 
@@ -101,7 +111,7 @@ def _simple(verb: Callable[..., Run]) -> console.Act:
 
 def _raise_cap(options: Options) -> Answer:
     user = console.person(options["user"])
-    caps = {name: options[name] for name in ("steps", "working_time", "age")}
+    caps = {name: options[name] for name in ("steps", "working_time", "age", "spend")}
     repair.raise_cap(options["key"], by=user, why=options["why"], actor=ACTOR, **caps)
     return _standing(options["key"], user)
 

@@ -7,16 +7,18 @@ console, repairs and standing.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-from runs import engine, history
+from runs import engine, history, spending
 from runs.history import History
 from runs.management import console, repairs
 from runs.management.console import ACTOR, Answer, Console, Verbs, columns, moment, name_of, shortened
 from runs.management.standing import line, say_key, say_why, summary
-from runs.models import Call, Run, Transition, database_clock
+from runs.models import Artefact, Call, Run, Transition, database_clock
+from runs.spending import Spend
 from runs.states import Status
 from runs.templatetags import show
 from runs.timeline import Step
@@ -55,8 +57,10 @@ class Command(Console):
         past = history.of(run, database_clock())
         return summary(run) | {
             "input": run.input,
+            "spend": [asdict(spend) for spend in spending.of(run)],
             "steps": [_step(step, run) for step in past.timeline.steps],
             "calls": [_call(call) for call in _calls(past)],
+            "artefacts": [_artefact(artefact) for step in past.timeline.steps for artefact in step.artefacts],
             "transitions": [_transition(move) for move in past.moves],
             "earlier_positions": past.earlier,
         }
@@ -129,8 +133,14 @@ def _calls(past: History) -> Iterator[Call]:
 
 def _call(call: Call) -> dict[str, Any]:
     named = ("position", "step", "tool", "kind", "key", "digest", "once_per", "state", "replayed", "sends", "error")
+    money = ("price_minor", "cost_minor", "currency")
     timed = ("prepared_at", "sent_at", "settled_at")
-    return {name: getattr(call, name) for name in named + timed}
+    return {name: getattr(call, name) for name in named + money + timed}
+
+
+def _artefact(artefact: Artefact) -> dict[str, Any]:
+    named = ("position", "place", "sha256", "size", "media_type", "kept_at")
+    return {name: getattr(artefact, name) for name in named}
 
 
 def _transition(move: Transition) -> dict[str, Any]:
@@ -163,11 +173,13 @@ def _whole_story(run: dict[str, Any]) -> Iterator[str]:
     yield f"started {moment(run['created_at'])} by {run['requested_by'] or 'the system'}"
     if run["finished_at"]:
         yield f"ended {moment(run['finished_at'])}"
+    yield from (str(Spend(**spend)) for spend in run["spend"])
     yield f"input {_short_json(run['input'])}"
     if run["earlier_positions"]:
         yield f"Not shown: the first {run['earlier_positions']} positions; the admin has them all."
     yield from _section("STEP", ("NAME", "STATE", "ATTEMPTS", "TOOK", "OUTPUT"), map(_step_cells, run["steps"]))
     yield from _section("CALL", ("TOOL", "STATE", "ERROR"), map(_call_cells, run["calls"]))
+    yield from _section("ARTEFACT", ("STEP", "VALUE", "BYTES", "MEDIA TYPE"), map(_artefact_cells, run["artefacts"]))
     yield from _section("MOVE", ("FROM", "TO", "STEP", "BY", "WHY"), map(_move_cells, run["transitions"]))
 
 
@@ -187,6 +199,10 @@ def _step_cells(step: dict[str, Any]) -> tuple[Any, ...]:
 def _call_cells(call: dict[str, Any]) -> tuple[Any, ...]:
     state = call["state"] + (", replayed" if call["replayed"] else "")
     return call["key"], call["tool"], state, shortened(call["error"])
+
+
+def _artefact_cells(artefact: dict[str, Any]) -> tuple[Any, ...]:
+    return artefact["sha256"], artefact["position"], artefact["place"], artefact["size"], artefact["media_type"]
 
 
 def _move_cells(move: dict[str, Any]) -> tuple[Any, ...]:
