@@ -85,18 +85,21 @@ class Effects:
                 f"{tool.name} may happen once per {subject}, and {first.key} stands for it already. Nothing was sent."
             ) from None
 
-    def alarm(self, call: Call, now: str) -> NoReturn:
-        """Refuse to send under a key that stands for another request, and leave a row. Raises KeyReused."""
-        self._tell(call, f"{call.key} stands for {call.digest}, and was asked to stand for {now}")
+    def alarm(self, call: Call, request: str) -> NoReturn:
+        """Refuse to send under a key that stands for another request than this one, and leave a row that keeps it.
+        `request` is empty when nothing was granted under the key. Raises KeyReused."""
+        now = digest(request) if request else "nothing"
+        self._tell(call, f"{call.key} stands for {call.digest}, and was asked to stand for {now}", request)
         raise KeyReused(call.key, call.digest, now)
 
-    def _tell(self, call: Call, detail: str) -> None:
+    def _tell(self, call: Call, detail: str, request: str = "") -> None:
         AuditEvent.objects.create(
             kind=AuditEvent.Kind.KEY_REUSED,
             run=self._lease.run,
             position=self.position,
             call=call,
             detail=detail,
+            request=request,
             actor=self._lease.worker,
         )
         logger.error("Idempotency key %s and its request do not belong together.", call.key)
@@ -145,7 +148,7 @@ class Effects:
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
         if digest(call.request) != call.digest:
-            self.alarm(call, digest(call.request))
+            self.alarm(call, call.request)
         was_sent = call.state in (EffectState.SENT, EffectState.UNKNOWN)
         held = {"call": call.pk, "run": self._lease.run.pk, "fence": self._lease.fence}
         marked = execute(_MARK_SENT, held).fetchone()

@@ -152,7 +152,8 @@ class Matrix:
         move_clock(HOUR)
         settle_unknown()
         now = database_clock()
-        assert not compare(self.tool, now - 2 * HOUR, now + HOUR).down
+        compared = compare(self.tool, now - 2 * HOUR, now + HOUR)
+        assert not compared.down, compared.down
 
     def assert_both_sides_agree(self) -> None:
         """One sum on either side; whatever is still unknown is a finding for a person, and nothing else is one."""
@@ -174,7 +175,7 @@ class Matrix:
         for run in list(known):
             repair.redrive(run.key, why="it is known now")
         drain()
-        assert list(known.values_list("key", "reason")) == []
+        assert not [(run.key, run.reason) for run in known.all()]
         assert self.paid() == before
 
 

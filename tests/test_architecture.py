@@ -44,6 +44,7 @@ FLOORS = {
         {
             "runs.testing",
             "runs.tasks",
+            "runs.alarms",
             "runs.history",
             "runs.timeline",
             "runs.waterfall",
