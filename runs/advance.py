@@ -24,7 +24,7 @@ from .lease import Lease
 from .models import Run, database_clock
 from .states import Status, WaitKind
 from .timelimit import TimeIsUp, limited
-from .values import BadValue, as_json, from_json
+from .values import BadValue, as_json
 from .waits import Answered, Parked, Wait
 from .workflows import Caps, Finish, Goto, Step, Workflow
 
@@ -133,7 +133,7 @@ class Stretch:
                 kind=kind,
                 closed_as=closed_as,
             )
-            self.state.add(from_json(text))
+            self.state.add(text)
             return
         self.at_work = False
         if where == Status.RUNNING:
@@ -228,7 +228,9 @@ class Stretch:
         return bool(sentence)
 
     def _caps(self) -> Caps:
-        raised = self.lease.run.caps or {}
+        raised = self.lease.run.caps
+        if not raised:
+            return self.workflow.caps
         times = {name: timedelta(seconds=value) for name, value in raised.items() if name != "steps"}
         return replace(self.workflow.caps, **(raised | times))
 

@@ -189,10 +189,11 @@ class State:
             self._folded = reduce(self._with, outputs.values_list("output", flat=True), nothing)
         return self._folded
 
-    def add(self, output: dict[str, Any]) -> None:
+    def add(self, output: str) -> None:
+        """Take in what a step has just left, as the text that was stored: the value that a later worker would read."""
         self._position += 1
         if self._folded is not None:
-            self._folded = self._with(self._folded, output)
+            self._folded = self._with(self._folded, from_json(output))
 
     def _with(self, state: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
         appended = {

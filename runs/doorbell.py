@@ -54,6 +54,20 @@ _RING_ONE = f"""
 WITH bell AS (SELECT %s::bigint AS id), rung AS ({RING.format(source="bell", when="true")})
 {NOTIFY} FROM rung
 """
+_RUN_OF_BELL = r"""substring(payload from '^\{"run" ?: ([0-9]{1,18})\}$')::bigint"""
+_LOCK_NEXT = f"""
+UPDATE django_q_ormq SET lock = clock_timestamp() + make_interval(secs => %(retry)s) WHERE id IN (
+  SELECT id FROM django_q_ormq WHERE key = ANY(%(keys)s) AND lock <= clock_timestamp()
+   ORDER BY lock, id LIMIT %(bulk)s FOR UPDATE SKIP LOCKED)
+RETURNING id, payload, NOT EXISTS (SELECT FROM runs_run WHERE id = {_RUN_OF_BELL} AND status <> 'ready')
+"""
+_DROP_NEEDLESS = f"""
+DELETE FROM django_q_ormq WHERE id = ANY(%(known)s) OR id IN (
+  SELECT bell.id FROM (
+    SELECT id, {_RUN_OF_BELL} AS run FROM django_q_ormq WHERE key = %(key)s AND lock <= clock_timestamp()
+     ORDER BY lock, id LIMIT 500 FOR UPDATE SKIP LOCKED) AS bell
+    JOIN runs_run ON runs_run.id = bell.run WHERE status <> 'ready')
+"""
 
 
 def ring(run_id: int) -> None:
@@ -183,21 +197,28 @@ class WakeBroker(ORM):
         connections[Conf.ORM].close()
 
     def _take(self) -> list[tuple[int, str]]:
-        """The bells that are next; rows that are none are dropped on the way."""
+        """The bells that are next; rows that are none, and bells that nobody needs any more, are dropped on the way."""
         while rows := self._lock_next():
-            if bells := [(bell_id, package) for bell_id, payload in rows if (package := self._pack(bell_id, payload))]:
+            if needless := [bell_id for bell_id, _, is_needed in rows if not is_needed]:
+                self._drop_needless(needless)
+            needed = [(bell_id, payload) for bell_id, payload, is_needed in rows if is_needed]
+            if bells := [
+                (bell_id, package) for bell_id, payload in needed if (package := self._pack(bell_id, payload))
+            ]:
                 return bells
         return []
 
-    def _lock_next(self) -> list[tuple[int, str]]:
+    def _lock_next(self) -> list[tuple[int, str, bool]]:
+        keys = [self.list_key, Canary(host()).key]
         with connections[Conf.ORM].cursor() as cursor:
-            cursor.execute(
-                "UPDATE django_q_ormq SET lock = clock_timestamp() + make_interval(secs => %s) WHERE id IN ("
-                " SELECT id FROM django_q_ormq WHERE key = ANY(%s) AND lock <= clock_timestamp()"
-                " ORDER BY lock, id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, payload",
-                [Conf.RETRY, [self.list_key, Canary(host()).key], Conf.BULK],
-            )
+            cursor.execute(_LOCK_NEXT, {"retry": Conf.RETRY, "keys": keys, "bulk": Conf.BULK})
             return cursor.fetchall()
+
+    def _drop_needless(self, known: list[int]) -> None:
+        """Drop these, and those behind them whose runs are not ready: a worker that answered another bell was quicker,
+        and whatever makes a run ready again rings again. A bell costs milliseconds of four processes, this does not."""
+        with connections[Conf.ORM].cursor() as cursor:
+            cursor.execute(_DROP_NEEDLESS, {"known": known, "key": self.list_key})
 
     def _pack(self, bell_id: int, payload: str) -> str | None:
         try:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 def identity() -> str:
     """This process as the holder of a lease, host:pid:start; start tells it from a later process of the same pid."""
-    pid = os.getpid()
+    return _holder(os.getpid())
+
+
+@cache
+def _holder(pid: int) -> str:
     return f"{host()}:{pid}:{started(pid)}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 from django.conf import settings
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from .doorbell import NOTIFY, RING
 from .errors import LeaseLost
@@ -87,8 +87,8 @@ WITH moved AS (
   UPDATE runs_run SET status = %(status)s::text, reason = %(reason)s, worker = '', lease_until = NULL,
          worked = worked + (runs_clock() - %(started)s),
          attempt = CASE WHEN %(counted)s THEN attempt ELSE attempt - 1 END,
-         wait_kind = %(kind)s, wait_name = %(name)s, wait_since = runs_clock(),
-         due_at = runs_clock() + make_interval(secs => %(due)s)
+         wait_kind = %(kind)s, wait_name = %(name)s, wait_since = now, due_at = now + make_interval(secs => %(due)s)
+    FROM (SELECT runs_clock() AS now) AS clock
    WHERE id = %(run)s AND fence = %(fence)s AND status = 'running' RETURNING id
 ), logged AS (
   INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
@@ -225,11 +225,13 @@ class Lease:
 
 def execute(statement: str, values: dict[str, Any]) -> psycopg.Cursor:
     """Run fixed SQL on Django's own connection, below its cursor wrapper: half the cost, and prepared."""
+    # The wrapper itself: `connection` finds it anew at each use of a name.
+    default = connections[DEFAULT_DB_ALIAS]
     # As Django's own cursor() does: a connection that broke while this worker was idle is replaced unnoticed.
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    with connection.wrap_database_errors:
-        return psycopg.Cursor(connection.connection).execute(statement, values)
+    default.close_if_health_check_failed()
+    default.ensure_connection()
+    with default.wrap_database_errors:
+        return psycopg.Cursor(default.connection).execute(statement, values)
 
 
 def seconds(timeout: float) -> float:

@@ -3,9 +3,10 @@
 Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
 engine, advance and sweep; what reconciliation keeps is in findings. Imports columns, findings, states and errors only.
 
-Two rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
-next_step, attempt, lease_until), and JSON is kept as the very text that was written, never as jsonb, which rewrites
-numbers and member order.
+Three rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
+next_step, attempt, lease_until); JSON is kept as the very text that was written, never as jsonb, which rewrites numbers
+and member order; and checks are few, since PostgreSQL reads and compiles each of them anew at every update (counters
+are plain integers for that reason).
 """
 
 from datetime import datetime, timedelta
@@ -56,9 +57,10 @@ class RunQuerySet(models.QuerySet["Run"]):
 class Run(models.Model):
     """One execution of a workflow. The version is pinned: a run ends with the code it began with."""
 
-    key = models.CharField(max_length=48, unique=True, validators=[run_key])
+    # Compared by bytes: so its unique index also finds keys by their beginning.
+    key = models.CharField(max_length=48, db_collation="C", validators=[run_key])
     workflow = models.CharField(max_length=64)
-    version = models.PositiveSmallIntegerField()
+    version = models.SmallIntegerField()
     team = models.ForeignKey(Group, on_delete=models.PROTECT, related_name="runs", db_index=False)
     requested_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
@@ -70,11 +72,9 @@ class Run(models.Model):
     outcome = models.CharField(max_length=64, blank=True, help_text="How a final run ended, in the workflow's words.")
     reason = models.TextField(blank=True, help_text="Why it is dead, expired or cancelled: one sentence.")
 
-    position = models.PositiveIntegerField(default=0, help_text="The number of its last checkpoint.")
+    position = models.IntegerField(default=0, help_text="The number of its last checkpoint.")
     next_step = models.CharField(max_length=64, help_text="The step that position + 1 enters.")
-    attempt = models.PositiveSmallIntegerField(
-        default=0, help_text="Times the next position was begun, counted at claim."
-    )
+    attempt = models.SmallIntegerField(default=0, help_text="Times the next position was begun, counted at claim.")
 
     fence = models.BigIntegerField(default=0, help_text="Grows with each claim and guards every write.")
     worker = models.CharField(max_length=96, blank=True, help_text="Who holds the lease: host:pid:start.")
@@ -110,9 +110,10 @@ class Run(models.Model):
         ]
         indexes = [
             models.Index(fields=["due_at"], name="run_due", condition=Q(status__in=[Status.SLEEPING, Status.WAITING])),
-            models.Index(fields=["status"], name="run_at_work", condition=Q(status__in=[Status.READY, Status.RUNNING])),
-            models.Index(fields=["team", "status", "-id"], name="run_team_status"),
-            models.Index(fields=["status", "-id"], name="run_status"),
+            # Ids ascend although lists descend: new entries come at the end of their part, which packs pages tight.
+            models.Index(fields=["id"], name="run_ready", condition=Q(status=Status.READY)),
+            models.Index(fields=["team", "status", "id"], name="run_of_team_by_status"),
+            models.Index(fields=["status", "id"], name="run_by_status"),
             models.Index(
                 fields=["workflow", "version"],
                 name="run_unfit",
@@ -121,9 +122,8 @@ class Run(models.Model):
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
-            models.CheckConstraint(
-                condition=Q(key__regex=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"), name="run_key_form"
-            ),
+            models.UniqueConstraint(fields=["key"], name="run_once_per_key"),
+            models.CheckConstraint(condition=~Q(key="") & ~Q(key__regex=r"[^a-z0-9-]|^-|-$"), name="run_key_formed"),
             models.CheckConstraint(
                 condition=Q(status=Status.RUNNING, lease_until__isnull=False) & ~Q(worker="")
                 | ~Q(status=Status.RUNNING) & Q(lease_until__isnull=True, worker=""),
@@ -193,12 +193,12 @@ class Checkpoint(models.Model):
     """What a finished step left. `closed_as`: empty for a step that went through, else how its position was closed."""
 
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="checkpoints", db_index=False)
-    position = models.PositiveIntegerField()
+    position = models.IntegerField()
     step = models.CharField(max_length=64)
     output = JSONText()
     wait_kind = models.CharField(max_length=9, choices=WaitKind, blank=True)
     closed_as = models.CharField(max_length=16, blank=True)
-    attempt = models.PositiveSmallIntegerField()
+    attempt = models.SmallIntegerField()
     started_at = models.DateTimeField()
     committed_at = models.DateTimeField()
 
@@ -327,7 +327,7 @@ class Transition(models.Model):
     at = models.DateTimeField()
     from_status = models.CharField(max_length=9, choices=Status, blank=True, help_text="Empty for the start.")
     to_status = models.CharField(max_length=9, choices=Status)
-    position = models.PositiveIntegerField(help_text="The position the run was about to enter or was in.")
+    position = models.IntegerField(help_text="The position the run was about to enter or was in.")
     step = models.CharField(max_length=64, blank=True)
     why = models.TextField()
     actor = models.CharField(max_length=96, help_text="The worker, the sweep, or where the person came in.")

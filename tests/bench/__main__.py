@@ -27,7 +27,7 @@ class Size:
     together: int = 200
     latencies: int = 40
     parked: int = 10_000
-    idle_seconds: float = 8
+    idle_seconds: float = 10
     approvals: int = 100_000
     histories: tuple[int, ...] = (10, 100, 1000)
 
