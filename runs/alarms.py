@@ -1,6 +1,6 @@
 """A key and a request that do not belong together, as a page shows it: both requests, member by member.
 
-Pure: made from rows that were read already. May import models, values, and the filter for money.
+Pure: made from rows that were read already. May import models and values.
 """
 
 import json
@@ -10,9 +10,9 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from .models import AuditEvent, Call
-from .templatetags.show import money
 from .values import digest
 
+Money = tuple[int | None, str]
 Change = Literal["same", "changed", "added", "removed"]
 
 LONG = 80
@@ -21,12 +21,14 @@ LONG = 80
 
 @dataclass(frozen=True)
 class Value:
-    """One member's value as JSON text, cut so that `middle` is what differs. `words`: an amount as money."""
+    """One member's value as JSON text, cut so that `middle` is what differs. `minor`, `currency`: an amount of money, to be
+    shown in words too."""
 
     head: str
     middle: str
     tail: str
-    words: str = ""
+    minor: int | None = None
+    currency: str = ""
 
     @property
     def is_long(self) -> bool:
@@ -83,8 +85,8 @@ def of_calls(events: Iterable[AuditEvent]) -> list[Alarm]:
     return [Alarm(those[-1], those[-1].call, len(those)) for those in counted.values() if those[-1].call]
 
 
-def _members(request: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Path, JSON text and money in words of every value in a request; the whole text where it is no JSON."""
+def _members(request: str) -> Iterator[tuple[str, tuple[str, Money]]]:
+    """Path, JSON text and money of every value in a request; the whole text where it is no JSON."""
     try:
         value = json.loads(request)
     except ValueError:
@@ -92,7 +94,7 @@ def _members(request: str) -> Iterator[tuple[str, tuple[str, str]]]:
     yield from _walk(value, "", {})
 
 
-def _walk(value: Any, path: str, siblings: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _walk(value: Any, path: str, siblings: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Money]]]:
     if isinstance(value, dict) and value:
         for name, member in value.items():
             yield from _walk(member, f"{path}.{name}" if path else name, value)
@@ -100,16 +102,16 @@ def _walk(value: Any, path: str, siblings: dict[str, Any]) -> Iterator[tuple[str
         for number, item in enumerate(value, start=1):
             yield from _walk(item, f"{path}[{number}]", siblings)
     else:
-        yield path, (json.dumps(value, ensure_ascii=False), _in_money(path, value, siblings))
+        yield path, (json.dumps(value, ensure_ascii=False), _money(path, value, siblings))
 
 
-def _in_money(path: str, value: Any, siblings: dict[str, Any]) -> str:
+def _money(path: str, value: Any, siblings: dict[str, Any]) -> Money:
     currency = siblings.get("currency")
     is_amount = path.endswith("_minor") and type(value) is int
-    return money(value, currency if isinstance(currency, str) else "") if is_amount else ""
+    return (value, currency if isinstance(currency, str) else "") if is_amount else (None, "")
 
 
-def _compared(path: str, first: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]) -> Member:
+def _compared(path: str, first: dict[str, tuple[str, Money]], now: dict[str, tuple[str, Money]]) -> Member:
     if path not in now:
         return Member(path, "removed", _whole(first[path]), None)
     if path not in first:
@@ -133,10 +135,10 @@ def _same(one: Iterable[str], other: Iterable[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _cut(value: tuple[str, str], start: int, end: int) -> Value:
-    text, words = value
-    return Value(text[:start], text[start : len(text) - end], text[len(text) - end :], words)
+def _cut(value: tuple[str, Money], start: int, end: int) -> Value:
+    text, (minor, currency) = value
+    return Value(text[:start], text[start : len(text) - end], text[len(text) - end :], minor, currency)
 
 
-def _whole(value: tuple[str, str]) -> Value:
+def _whole(value: tuple[str, Money]) -> Value:
     return _cut(value, 0, 0)

@@ -196,7 +196,7 @@ class Effects:
     def _conflict(self, call: Call, error: KeyConflict) -> NoReturn:
         """The receiver has another request under this key: nobody knows here what that was, so a person must."""
         self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
-        self._tell(call, f"the receiver knows {call.key} with another request than {call.digest}")
+        self._tell(call, f"The receiver knows {call.key} with another request than {call.digest}")
         raise ConflictThere(call.key, sentence_of(error)) from error
 
     def _unknown(self, tool: Tool, call: Call, error: Exception) -> dict[str, Any]:
