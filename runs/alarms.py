@@ -21,8 +21,8 @@ LONG = 80
 
 @dataclass(frozen=True)
 class Value:
-    """One member's value as JSON text, cut so that `middle` is what differs. `minor`, `currency`: an amount of money, to be
-    shown in words too."""
+    """One member's value as JSON text, cut so that `middle` is what differs. `minor`, `currency`: set for an amount of
+    money."""
 
     head: str
     middle: str
