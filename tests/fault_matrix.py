@@ -18,7 +18,7 @@ from sandbox_process import SandboxProcess
 from worker_process import WorkerProcess
 
 from runs import engine, repair, workflows
-from runs.models import Call, Finding, Run, database_clock
+from runs.models import AuditEvent, Call, Finding, Run, Transition, database_clock
 from runs.reconciliation import compare, settle_unknown
 from runs.states import EffectState, Status
 from runs.testing import drain, move_clock
@@ -44,7 +44,7 @@ FAULTS: dict[str, Fault] = {
     "reset": {"fault": "reset"},
     "reset-paid": {"fault": "reset", "effect": True},
     "down": {"fault": "down"},
-    "down-for-a-while": {"fault": "down", "seconds": 0.5, "times": None},
+    "down-thrice": {"fault": "down", "times": 3},
 }
 """Each fault of the sandbox, with its effect and without where it has both."""
 
@@ -54,8 +54,8 @@ KILLS_AT_ANY_MOMENT = 0.25
 """How many of them there are for each run."""
 WORKERS = 2
 AMOUNTS = range(1_000, 99_000)
-PATIENCE = 120.0
-"""Seconds until work that ought to be over is given up."""
+PATIENCE = 60.0
+"""Seconds without a move of any run, until work that ought to go on is given up."""
 HOUR = timedelta(hours=1)
 
 
@@ -76,9 +76,11 @@ def paying(tool: Tool) -> Iterator[Workflow]:
     def settle(ctx):
         return {"payment": ctx.call(tool, **ctx.input)}
 
-    yield flow
-    workflows._registry.clear()
-    workflows._registry.update(before)
+    try:
+        yield flow
+    finally:
+        workflows._registry.clear()
+        workflows._registry.update(before)
 
 
 class Matrix:
@@ -88,7 +90,7 @@ class Matrix:
         self.flow, self.tool, self.sandbox, self.people, self.folder = flow, tool, sandbox, people, folder
         self.chance = chance()
         self.runs: list[Run] = []
-        self.killed = 0
+        self.killed, self._moves, self._moved_at = 0, 0, time.monotonic()
 
     def play(self, faults: Iterable[str], times: int) -> None:
         """Start the runs and work them until none of them moves any more, killing workers all the while."""
@@ -109,23 +111,30 @@ class Matrix:
         return f"{run.key}:step1:{boundary}"
 
     def _work(self) -> None:
-        until, kills = time.monotonic() + PATIENCE, int(len(self.runs) * KILLS_AT_ANY_MOMENT)
         workers = [WorkerProcess(self.folder) for _ in range(WORKERS)]
-        strikes = time.monotonic() + self.chance.uniform(0, 0.2)
+        strikes = iter([self.chance.uniform(0, 0.2) for _ in range(int(len(self.runs) * KILLS_AT_ANY_MOMENT))])
         try:
-            while moving := Run.objects.exclude(status__in=[Status.COMPLETED, Status.DEAD]).count():
-                assert time.monotonic() < until, f"{moving} runs are still under way"
-                if kills and time.monotonic() > strikes:
+            while self._is_anything_moving():
+                strike = next(strikes, None)
+                time.sleep(strike or 0.05)
+                if strike:
                     self.chance.choice(workers).kill()
-                    kills, strikes = kills - 1, time.monotonic() + self.chance.uniform(0, 0.2)
                 for number, worker in enumerate(workers):
                     if worker.was_killed:
                         workers[number] = WorkerProcess(self.folder)
                         self.killed += 1
-                time.sleep(0.01)
         finally:
             for worker in workers:
                 worker.kill()
+
+    def _is_anything_moving(self) -> bool:
+        """Fails when nothing has moved for too long, although something ought to."""
+        moving = Run.objects.exclude(status__in=[Status.COMPLETED, Status.DEAD]).count()
+        moves = Transition.objects.count()
+        if moves > self._moves:
+            self._moves, self._moved_at = moves, time.monotonic()
+        assert time.monotonic() < self._moved_at + PATIENCE, f"{moving} runs are still under way"
+        return moving > 0
 
     def paid(self) -> dict[str, Any]:
         """The provider's journal by key; no key is in it twice."""
@@ -138,6 +147,7 @@ class Matrix:
         """What each run says happened is in the journal once, and what it says did not happen is not there."""
         paid = self.paid()
         assert set(paid) <= {f"{run.key}:step1" for run in self.runs}
+        assert not AuditEvent.objects.filter(kind=AuditEvent.Kind.KEY_REUSED).exists()
         for run in Run.objects.all():
             call = run.calls.get()
             if call.state == EffectState.CONFIRMED:
@@ -145,7 +155,7 @@ class Matrix:
             elif call.state in (EffectState.REFUSED, EffectState.PREPARED):
                 assert call.key not in paid, f"{call.key} is {call.state} and was paid: {call.error}"
             completed = run.status == Status.COMPLETED
-            assert completed == (call.state == EffectState.CONFIRMED), f"{run.key} is {run.status}: {run.reason}"
+            assert not completed or call.state == EffectState.CONFIRMED, f"{run.key} is {run.status}: {call.state}"
 
     def reconcile(self) -> None:
         """Past the time that the provider's own records may take."""

@@ -1,17 +1,19 @@
 """Nothing happens twice, counted in the provider's own journal: after a day's outage, a kill, a redrive, a fork, and by
 two runs of one claim."""
 
+import re
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from browsing import browser, text
 from sandbox_process import SandboxProcess, wait_until
 from stage import Stage, fresh
 from worker_process import WorkerProcess, finish_with_a_kill_at
 
 from durable_site.claims.tools import open_ticket, transfer
-from runs import engine, repair
+from runs import engine, figures, repair
 from runs.errors import BadRequest, PermanentError
 from runs.models import AuditEvent, Call, Finding, Run
 from runs.reconciliation import settle_unknown
@@ -226,3 +228,50 @@ def test_a_fork_pays_nothing_twice_and_what_is_unknown_blocks_it(sandbox, ended,
     assert paid(sandbox) == after
     assert Run.objects.filter(key="run-2").exists() == (outcome in ("confirmed", "refused"))
     assert not AuditEvent.objects.filter(kind="key-reused").exists()
+
+
+# A payment under way
+
+
+@pytest.mark.faults
+def test_a_cancel_while_a_payment_is_under_way_keeps_what_happened_and_goes_no_further(stage, sandbox, people):
+    """C20: cancelled twice while the provider takes its time."""
+    pays(stage)
+
+    @stage.flow.step
+    def after(ctx):
+        return {}
+
+    sandbox.script("delay", match=PAYING, seconds=1)
+    run = engine.start(stage.flow, key="run-1", input={}, team=people.team)
+    with WorkerProcess():
+        wait_until(lambda: bool(paid(sandbox)))
+        engine.cancel("run-1", why="withdrawn", by=people.ops)
+        engine.cancel("run-1", why="once more", by=people.ops)
+        wait_until(AuditEvent.objects.filter(run=run, kind="late-write").exists)
+    run = fresh(run)
+    assert (run.status, run.reason, run.position, paid(sandbox)) == ("cancelled", "withdrawn", 0, ["run-1:step1"])
+    words = text(browser(people.ops).get("/runs/run-1/"))
+    assert re.search(r"payments.transfer run-1:step1 Confirmed", words)
+
+
+def test_a_payment_whose_answer_was_lost_is_shown_as_not_known_and_never_as_failed(stage, sandbox, people):
+    """C24"""
+    pays(stage)
+    sandbox.script("lost_answer", match=PAYING)
+    stage.begin()
+    words = text(browser(people.ops).get("/runs/run-1/"))
+    assert re.search(r"payments.transfer run-1:step1 Unknown: it may have happened", words)
+    assert "It is not known whether run-1:step1 happened" in words
+
+
+def test_a_step_that_fails_after_it_paid_counts_a_replay_at_most_and_no_other_request(stage, sandbox):
+    """C14: the first answer was lost, then the step failed after the second; each try asked for the same."""
+    stage.flow.retry = Retry(attempts=5, base=1, cap=1)
+    pays(stage, troubles=[OSError("the disk is full")])
+    sandbox.script("lost_answer", match=PAYING)
+    run = stage.begin()
+    stage.later(times=2)
+    [figure] = [row for row in figures.of_effects() if row["tool"] == "payments.transfer"]
+    assert (fresh(run).status, paid(sandbox), asked(sandbox)) == ("completed", ["run-1:step1"], ["POST"] * 2)
+    assert (figure["key_replays"], figure["key_reused_with_another_request"]) == (1, 0)
