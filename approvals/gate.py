@@ -130,9 +130,9 @@ class ApprovalWait(Wait):
         return _again(approval, "changed", {"changed_facts": changed}) if changed or unlike else None
 
     @classmethod
-    def granted(cls, run: Run, position: int, key: str) -> str | None:
-        spent = Approval.objects.filter(run=run, position=position, spent_key=key)
-        return spent.values_list("payload_digest", flat=True).first()
+    def granted(cls, run: Run, position: int, key: str) -> Grant | None:
+        spent = Approval.objects.filter(run=run, position=position, spent_key=key).first()
+        return Grant(spent.tool, spent.payload, spent.payload_digest) if spent else None
 
     @classmethod
     def authorise(cls, run: Run, position: int, key: str, now: datetime) -> Grant | Goto | Finish:

@@ -122,8 +122,10 @@ class Context:
             if (instead := kind.recheck(self._lease.run, asked.position)) is not None:
                 raise ClosePosition(instead)
             call = self._intend_granted(kind, asked.position)
-        elif call.digest != (granted := kind.granted(self._lease.run, asked.position, call.key)):
-            self._effects.alarm(call, granted or "nothing")
+        else:
+            granted = kind.granted(self._lease.run, asked.position, call.key)
+            if granted is None or call.digest != granted.digest:
+                self._effects.alarm(call, granted.request if granted else "")
         return self._effects.settle(call)
 
     def artefact(self, content: bytes | str | IO[bytes], *, media_type: str = "") -> dict[str, Any]:
@@ -233,7 +235,7 @@ class Context:
             call = self._effects.under(key) or self._effects.prepare(tool, key, request)
             reach(self.run_key, self.position, f"{tool.name}-intending")
         if call.digest != digest(request):
-            self._effects.alarm(call, digest(request))
+            self._effects.alarm(call, request)
         reach(self.run_key, self.position, f"{tool.name}-intended")
         return self._effects.settle(call)
 

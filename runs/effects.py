@@ -89,18 +89,21 @@ class Effects:
                 f"{tool.name} may happen once per {subject}, and {first.key} stands for it already. Nothing was sent."
             ) from None
 
-    def alarm(self, call: Call, now: str) -> NoReturn:
-        """Refuse to send under a key that stands for another request, and leave a row. Raises KeyReused."""
-        self._tell(call, f"{call.key} stands for {call.digest}, and was asked to stand for {now}")
+    def alarm(self, call: Call, request: str) -> NoReturn:
+        """Refuse to send under a key that stands for another request than this one, and leave a row that keeps it.
+        `request` is empty when nothing was granted under the key. Raises KeyReused."""
+        now = digest(request) if request else "nothing"
+        self._tell(call, f"{call.key} stands for {call.digest}, and was asked to stand for {now}", request)
         raise KeyReused(call.key, call.digest, now)
 
-    def _tell(self, call: Call, detail: str) -> None:
+    def _tell(self, call: Call, detail: str, request: str = "") -> None:
         AuditEvent.objects.create(
             kind=AuditEvent.Kind.KEY_REUSED,
             run=self._lease.run,
             position=self.position,
             call=call,
             detail=detail,
+            request=request,
             actor=self._lease.worker,
         )
         logger.error("Idempotency key %s and its request do not belong together.", call.key)
@@ -149,7 +152,7 @@ class Effects:
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
         if digest(call.request) != call.digest:
-            self.alarm(call, digest(call.request))
+            self.alarm(call, call.request)
         was_sent = call.state in (EffectState.SENT, EffectState.UNKNOWN)
         held = {"call": call.pk, "run": self._lease.run.pk, "fence": self._lease.fence}
         marked = execute(_MARK_SENT, held).fetchone()
@@ -199,7 +202,7 @@ class Effects:
     def _conflict(self, call: Call, error: KeyConflict) -> NoReturn:
         """The receiver has another request under this key: nobody knows here what that was, so a person must."""
         self._record(call, EffectState.UNKNOWN, error=sentence_of(error))
-        self._tell(call, f"the receiver knows {call.key} with another request than {call.digest}")
+        self._tell(call, f"The receiver knows {call.key} with another request than {call.digest}")
         raise ConflictThere(call.key, sentence_of(error)) from error
 
     def _unknown(self, tool: Tool, call: Call, error: Exception) -> dict[str, Any]:

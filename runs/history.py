@@ -1,14 +1,16 @@
 """The rows of one run's history, in a fixed number of queries, and the story told from them.
 
 A run that loops may have very many positions: the last WINDOW are read, and `earlier` says how many are not. May
-import models, timeline, workflows.
+import models, alarms, timeline, workflows.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from . import timeline, workflows
-from .models import Run, Transition
+from django.db.models import QuerySet
+
+from . import alarms, timeline, workflows
+from .models import AuditEvent, Run, Transition
 from .timeline import Timeline
 
 WINDOW = 200
@@ -32,7 +34,13 @@ def of(run: Run, now: datetime, *, with_calls: bool = True) -> History:
         checkpoints=list(run.checkpoints.filter(position__gt=earlier).order_by("position")),
         calls=run.calls.filter(position__gt=earlier).order_by("pk") if with_calls else (),
         artefacts=run.artefacts.filter(position__gt=earlier).order_by("pk") if with_calls else (),
+        alarms=alarms.of_calls(_reused(run, earlier)) if with_calls else (),
         workflow=workflows.get(run.workflow, run.version),
         now=now,
     )
     return History(story, moves, earlier)
+
+
+def _reused(run: Run, earlier: int) -> QuerySet[AuditEvent]:
+    events = run.audit_events.filter(kind=AuditEvent.Kind.KEY_REUSED, position__gt=earlier)
+    return events.select_related("call").order_by("pk")

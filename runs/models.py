@@ -374,6 +374,9 @@ class AuditEvent(models.Model):
         Call, null=True, blank=True, on_delete=models.PROTECT, related_name="audit_events", db_index=False
     )
     detail = models.TextField()
+    request = models.TextField(
+        blank=True, db_default="", help_text="Canonical JSON of what a reused key was asked to stand for."
+    )
     actor = models.CharField(max_length=96, blank=True)
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False

@@ -1,7 +1,7 @@
 """What a run did, step by step, as pages tell it: made from its rows, without a query and without a clock of its own.
 
 Lives here: which position was worked when, what was lost, what failed, what was waited for. How that is drawn is in
-waterfall. May import models, states, workflows and waterfall.
+waterfall. May import models, states, workflows, alarms and waterfall.
 
 How the story is read from the rows: the moves of a run cut its life into spans of one status. Within a span of
 `running`, checkpoints say which positions were finished when; what is left at its end was lost when another than the
@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Literal
 
+from .alarms import Alarm
 from .models import Artefact, Call, Checkpoint, Run, Transition
 from .states import Status, WaitKind
 from .waterfall import Bar, Scale, Tick
@@ -50,6 +51,7 @@ class Step:
     checkpoint: Checkpoint | None = None
     calls: list[Call] = field(default_factory=list)
     artefacts: list[Artefact] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
 
     @property
@@ -116,6 +118,7 @@ def tell(
     checkpoints: Sequence[Checkpoint],
     calls: Iterable[Call] = (),
     artefacts: Iterable[Artefact] = (),
+    alarms: Iterable[Alarm] = (),
     workflow: Workflow | None,
     now: datetime,
 ) -> Timeline:
@@ -124,6 +127,7 @@ def tell(
     story.finish(checkpoints)
     story.live(transitions, checkpoints, now)
     story.use(calls)
+    story.sound(alarms)
     story.look_ahead()
     story.keep(artefacts)
     steps = [story.steps[position] for position in sorted(story.steps)]
@@ -203,6 +207,10 @@ class _Story:
         for artefact in artefacts:
             if artefact.position in self.steps:
                 self.steps[artefact.position].artefacts.append(artefact)
+
+    def sound(self, alarms: Iterable[Alarm]) -> None:
+        for alarm in alarms:
+            self.step(alarm.call.position, alarm.call.step).alarms.append(alarm)
 
     def look_ahead(self) -> None:
         if self.run.status == Status.COMPLETED:

@@ -22,6 +22,8 @@ from .states import Status
 
 POLL_AT_WORK, POLL_PARKED = 5, 30
 """Seconds between two looks of an open page at a run that moves, and at one that waits."""
+FINDINGS = 3
+"""Open findings that a run's page names; the page of findings has them all."""
 
 
 class Tab(NamedTuple):
@@ -180,6 +182,7 @@ def _found(request: HttpRequest, key: str) -> Run:
 
 def _header_context(request: HttpRequest, run: Run, now: datetime) -> dict[str, Any]:
     number, total, title = timeline.place(run, workflows.get(run.workflow, run.version))
+    findings = list(run.findings.visible_to(request.user).open().order_by("-pk")[: FINDINGS + 1])
     return {
         "run": run,
         "poll": _poll(run),
@@ -189,6 +192,8 @@ def _header_context(request: HttpRequest, run: Run, now: datetime) -> dict[str, 
         "explanation": engine.explain(run),
         "spends": spending.of(run),
         "age": (run.finished_at or now) - run.created_at,
+        "findings": findings[:FINDINGS],
+        "more_findings": len(findings) > FINDINGS,
         "may_cancel": not run.is_final and request.user.has_perm("runs.operate_run"),
     }
 

@@ -85,8 +85,8 @@ class Wait:
         raise PermanentError(f"A wait for {cls.kind} grants no effects, so step {position} cannot be performed.")
 
     @classmethod
-    def granted(cls, run: Run, position: int, key: str) -> str | None:
-        """The digest of the request that was granted at `position` and spent under `key`; None if none was."""
+    def granted(cls, run: Run, position: int, key: str) -> Grant | None:
+        """What was granted at `position` and spent under `key`; None if nothing was."""
         return None
 
     @classmethod

@@ -49,6 +49,7 @@ FLOORS = {
             "runs.testing",
             "runs.fake_world",
             "runs.tasks",
+            "runs.alarms",
             "runs.history",
             "runs.timeline",
             "runs.waterfall",

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,17 @@ import pytest
 from sandbox_process import PROJECT, SandboxProcess
 from stage import Stage
 
+from durable_site.claims import stripe_payments
 from runs import tools
 from runs.errors import KeyConflict, OutcomeUnknown, Refused, Retryable
-from runs.models import Call
+from runs.models import Call, Finding, database_clock
+from runs.reconciliation import compare, settle_unknown
+from runs.testing import move_clock
+from runs.workflows import Retry
 
 pytest.importorskip("stripe", reason="the stripe library is not installed (pip install '.[stripe]')")
 
+HOUR = timedelta(hours=1)
 KEY = "claim-0042:step6"
 ORDER = {"amount_minor": 84_000, "currency": "USD", "payee": "acct_0042", "claim": "0042"}
 
@@ -173,17 +180,104 @@ def test_in_a_run_a_lost_answer_is_settled_by_sending_the_same_key_again(
     assert [line["payment"] for line in sandbox.payments()] == [call.answer["payment"]]
 
 
-def test_without_the_library_there_is_no_such_tool() -> None:
-    program = (
-        "import sys, django; sys.modules['stripe'] = None; django.setup(); from runs import tools; "
-        "print(tools.get('payments.transfer'), tools.get('payments.transfer_stripe'))"
-    )
-    environment = os.environ | {
+def printed(program: str, **environment: str) -> str:
+    """What this program prints in a process of its own, after Django is set up."""
+    environment |= {
         "DEBUG": "1",
         "DATABASE_URL": "postgresql://nowhere/none",
         "DJANGO_SETTINGS_MODULE": "durable_site.settings",
     }
     told = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=PROJECT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert told.stdout.strip() == "<Tool payments.transfer> None"
+    return told.stdout.strip()
+
+
+def test_without_the_library_there_is_no_such_tool() -> None:
+    program = (
+        "import sys, django; sys.modules['stripe'] = None; django.setup(); from runs import tools; "
+        "print(tools.get('payments.transfer'), tools.get('payments.transfer_stripe'))"
+    )
+    assert printed(program) == "<Tool payments.transfer> None"
+
+
+# Reconciliation with Stripe's list
+
+
+@pytest.fixture
+def listed(tool: tools.Tool) -> Iterator[tools.Tool]:
+    """The tool with its list, as it is where Stripe is set up."""
+    tool.listing(stripe_payments.list_transfers_by_stripe)
+    yield tool
+    tool.listing_function = None
+
+
+def around_now() -> tuple[datetime, datetime]:
+    now = database_clock()
+    return now - 25 * HOUR, now + HOUR
+
+
+def test_the_list_is_compared_only_where_stripe_is_set_up() -> None:
+    program = "import django; django.setup(); from runs import tools; print([t.name for t in tools.with_listing()])"
+    assert "payments.transfer_stripe" not in printed(program, STRIPE_API_KEY="")
+    assert "payments.transfer_stripe" in printed(program, STRIPE_API_KEY="sk_test_sandbox")
+
+
+def test_stripes_list_is_read_page_after_page_with_the_key_and_reference_of_each(
+    sandbox: SandboxProcess, listed: tools.Tool, database: Any
+) -> None:
+    number = stripe_payments.PAGE + 1
+    for n in range(number):
+        order = ORDER | {"claim": f"{n}", "amount_minor": 100 + n}
+        listed.function(idempotency_key=f"claim-{n}:step6", **order)
+    assert listed.listing_function is not None
+    records = list(listed.listing_function(*around_now()))
+    told = sorted((record.amount_minor, record.key, record.reference, record.currency) for record in records)
+    assert told == [(100 + n, f"claim-{n}:step6", f"{n}", "USD") for n in range(number)]
+    assert sum(request["path"].startswith("/v1/transfers?") for request in sandbox.requests()) == 2
+
+
+def test_every_transfer_is_in_one_window_of_those_that_touch(
+    sandbox: SandboxProcess, listed: tools.Tool, database: Any
+) -> None:
+    """Stripe tells whole seconds: one that a window's edge cuts through is neither lost nor told twice."""
+    transfer(listed)
+    assert listed.listing_function is not None
+    (made,) = listed.listing_function(*around_now())
+    edges = [made.created_at + timedelta(seconds=part) for part in (-1.5, -0.5, 0, 0.5, 1.5)]
+    told = [[record.id for record in listed.listing_function(*window)] for window in pairwise(edges)]
+    assert told == [[made.id] if since <= made.created_at < until else [] for since, until in pairwise(edges)]
+    assert sum(map(len, told)) == 1
+
+
+def test_what_was_paid_through_stripe_and_what_was_paid_past_us_are_told_apart(
+    sandbox: SandboxProcess, listed: tools.Tool, people: Any
+) -> None:
+    sandbox.script("lost_answer")
+    with Stage(people) as stage:
+        stage.flow.retry = Retry(attempts=1)
+
+        @stage.flow.step
+        def settle(ctx):
+            return {"payment": ctx.call(listed, **ORDER)}
+
+        stage.begin()
+        by_hand = {"amount": 5, "currency": "usd", "destination": "acct_0043"}
+        made = stripe_payments._transfers().create(params=by_hand)
+        move_clock(HOUR)
+        assert settle_unknown().confirmed == 1
+        compare(listed, *around_now())
+    assert list(Finding.objects.open().values_list("kind", "key")) == [("missing-here", made.id)]
+
+
+def test_while_stripe_cannot_be_listed_that_is_the_one_finding(
+    sandbox: SandboxProcess, listed: tools.Tool, database: Any
+) -> None:
+    sandbox.stop()
+    assert compare(listed, *around_now()).down
+    assert [finding.kind for finding in Finding.objects.open()] == ["provider-down"]

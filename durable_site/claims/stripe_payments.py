@@ -8,7 +8,9 @@ Stripe has no search of transfers by metadata. So the idempotency key goes where
 `transfer_group`, and into the metadata as evidence; unlike the key itself, both are kept for ever.
 """
 
-from datetime import timedelta
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -17,9 +19,11 @@ from django.conf import settings
 from durable_site.claims.tools import ASK_OVER
 from runs.errors import KeyConflict, OutcomeUnknown, Retryable, ToolError
 from runs.outcomes import error_of
-from runs.tools import over, tool
+from runs.tools import ProviderRecord, over, tool
 
 SECONDS_TO_CONNECT = 3
+PAGE = 100
+"""Transfers in one page of a list: the most that Stripe gives."""
 
 
 @tool(
@@ -51,12 +55,29 @@ def transfer_by_stripe(
 def find_transfer_by_stripe(*, idempotency_key: str) -> dict[str, Any] | None:
     """The first transfer made under this key; None when Stripe holds none."""
     try:
-        listed = _transfers().list(params={"transfer_group": idempotency_key, "limit": 100})
+        listed = _transfers().list(params={"transfer_group": idempotency_key, "limit": PAGE})
     except _library().StripeError as error:
         raise Retryable(f"Stripe's transfers cannot be listed now: {type(error).__name__}") from error
     newest_first = listed.last_response.data["data"]
     ours = [transfer for transfer in newest_first if transfer["metadata"].get("idempotency_key") == idempotency_key]
     return _known(ours[-1], replayed=True) if ours else None
+
+
+def list_transfers_by_stripe(since: datetime, until: datetime) -> Iterator[ProviderRecord]:
+    """What Stripe transferred in this time, page after page. Stripe dates by the whole second, so a second belongs to
+    the window that its beginning lies in. A claim is paid once: it is the reference."""
+    window = {"gte": math.ceil(since.timestamp()), "lt": math.ceil(until.timestamp())}
+    try:
+        listed = _transfers().list(params={"created": window, "limit": PAGE})
+        for transfer in listed.auto_paging_iter():
+            yield _record(transfer.to_dict())
+    except _library().StripeError as error:
+        raise Retryable(f"Stripe's transfers cannot be listed now: {type(error).__name__}") from error
+
+
+if settings.STRIPE_API_KEY:
+    # Where Stripe is not set up nothing is listed: a daily finding that it cannot be asked would help nobody.
+    transfer_by_stripe.listing(list_transfers_by_stripe)
 
 
 @cache
@@ -98,6 +119,19 @@ def _payment(answer: Any, asked_minor: int, asked_currency: str) -> dict[str, An
 
 def _known(transfer: dict[str, Any], *, replayed: bool) -> dict[str, Any]:
     return {"payment": str(transfer["id"]), "paid_minor": transfer["amount"], "replayed": replayed}
+
+
+def _record(transfer: dict[str, Any]) -> ProviderRecord:
+    """Metadata tells our transfers; one that was made by hand has neither key nor reference."""
+    metadata = transfer["metadata"]
+    return ProviderRecord(
+        id=transfer["id"],
+        key=metadata.get("idempotency_key", ""),
+        reference=metadata.get("reference", ""),
+        amount_minor=transfer["amount"],
+        currency=transfer["currency"].upper(),
+        created_at=datetime.fromtimestamp(transfer["created"], UTC),
+    )
 
 
 def _outcome(error: Any) -> ToolError:
