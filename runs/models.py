@@ -352,6 +352,7 @@ class AuditEvent(models.Model):
         VERB_REFUSED = "verb-refused", "Action refused"
         EFFECT_SETTLED = "effect-settled", "Effect settled by hand"
         CAP_RAISED = "cap-raised", "Cap raised"
+        CASE_EXPORTED = "case-exported", "Case exported"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

@@ -133,7 +133,7 @@ def test_a_receipt_says_so_when_its_record_was_altered(approval, people, databas
     entry = answer(approval, people.adjuster, comment="as signed").entry
     address = f"/receipts/{entry.pk}/"
     assert "Not valid" not in text(browser(people.adjuster).get(address))
-    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'as signed', 'as forged')")
+    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'approve', 'approvf')")
     altered = text(browser(people.adjuster).get(address))
     assert "Not valid" in altered
     assert "Comment as forged" not in altered
