@@ -63,9 +63,9 @@ def noted(path: Path) -> list[dict[str, str]]:
     """The lines of a file of checkpoints. Raises ValueError, OSError."""
     lines = [from_json(text) for text in path.read_text().splitlines() if text.strip()]
     for number, one in enumerate(lines, start=1):
-        if not isinstance(one, dict) or not {"record", "signature"} <= one.keys():
+        record = from_json(one["record"]) if isinstance(one, dict) and isinstance(one.get("record"), str) else None
+        if not isinstance(record, dict) or type(record.get("size")) is not int or "signature" not in one:
             raise ValueError(f"line {number} is no checkpoint")
-        from_json(one["record"])
     return lines
 
 

@@ -152,13 +152,11 @@ def test_a_forged_checkpoint_is_told_apart_from_a_changed_ledger(database, file)
     assert verified(file) == Fault.CHECKPOINT
 
 
-@pytest.mark.parametrize(
-    "content", ["{}", "x", '{"record": "x", "signature": "y"}', "[]", '{"record": "1", "signature": ""}']
-)
-def test_a_file_that_holds_no_checkpoints_is_the_wrong_command_line(database, file, content):
+def test_a_file_that_holds_no_checkpoints_is_the_wrong_command_line(database, file):
     file.parent.mkdir()
-    file.write_text(content)
-    assert verified(file) == 2
+    for content in ("{}", "x", '{"record": "x", "signature": "y"}', "[]", '{"record": "1", "signature": ""}'):
+        file.write_text(content)
+        assert verified(file) == 2, content
 
 
 def test_our_own_checkpoints_are_held_against_the_chain_too(database):

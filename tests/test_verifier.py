@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -538,3 +539,9 @@ def test_a_run_that_nobody_was_asked_about_is_whole_too(database, people):
     run = Run.objects.create(key="silent", workflow="x", version=1, team=people.team, input={}, next_step="y")
     assert exported(run.key).check() == []
     assert base64.b64decode(exported(run.key).files["manifest.sig"])
+
+
+def test_the_page_about_the_ledger_lists_every_exit_code():
+    page = (VERIFIER.parents[1] / "docs" / "ledger.md").read_text()
+    listed = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", page, re.MULTILINE)
+    assert listed == [(str(fault.value), fault.name.lower().replace("_", " ")) for fault in Fault]
