@@ -1,7 +1,7 @@
 """System checks of the ledger: its triggers, its key, and statements that others can recompute.
 
-The checks of the database run with `manage.py check --database default`, with every migrate, and before a runner
-starts. May import guards, ledger's rows, signing and verifier.
+The checks of the database run with `manage.py check --database default` and with every migrate. May import
+guards, models, signing and verifier.
 """
 
 from typing import Any

@@ -28,7 +28,7 @@ UNSEEN = {"payload_digest": "", "facts_digest": ""}
 
 class Command(Console):
     help = "Lists, shows and decides approvals."
-    refusals = (*Console.refusals, DecisionRefused)
+    refusals = (*Console.refusals, DecisionRefused, ledger.CannotSign)
     missing = (*Console.missing, Stranger)
 
     def add_arguments(self, parser: CommandParser) -> None:
