@@ -446,7 +446,7 @@ class Case:
             yield Found(problem[0], f"{name}: {problem[1]}.")
         elif noted["size"] > self.head["size"]:
             yield Found(Fault.TRUNCATED, f"{name}: the ledger of this export has only {self.head['size']}: cut off.")
-        elif noted["size"] != self.head["size"] and str(noted["size"]) not in self.checkpoint["consistency"]:
+        elif noted["size"] not in (0, self.head["size"]) and str(noted["size"]) not in self.checkpoint["consistency"]:
             yield Found(Fault.UNPROVEN, f"{name} cannot be compared; export again with --noted and the file it is in.")
         elif not is_consistent(noted, self.head, self.checkpoint["consistency"].get(str(noted["size"]), [])):
             yield Found(Fault.REWRITTEN, f"{name}: this ledger does not begin with it; entries were cut or rewritten.")
