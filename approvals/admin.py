@@ -7,7 +7,7 @@ from django.contrib import admin
 
 from runs.admin import ReadOnlyAdmin
 
-from .models import Approval, Decision, LedgerEntry, VerifyingKey
+from .models import Approval, Decision, LedgerBody, LedgerCheckpoint, LedgerEntry, StatementTemplate, VerifyingKey
 
 
 @admin.register(Approval)
@@ -46,3 +46,23 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
 class VerifyingKeyAdmin(ReadOnlyAdmin):
     list_display = ["key_id", "public_key", "since"]
     ordering = ["-since"]
+
+
+@admin.register(LedgerBody)
+class LedgerBodyAdmin(ReadOnlyAdmin):
+    list_display = ["id", "entry", "text"]
+    list_select_related = ["entry"]
+    ordering = ["-id"]
+
+
+@admin.register(LedgerCheckpoint)
+class LedgerCheckpointAdmin(ReadOnlyAdmin):
+    list_display = ["id", "at", "size", "key_id"]
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
+@admin.register(StatementTemplate)
+class StatementTemplateAdmin(ReadOnlyAdmin):
+    list_display = ["version", "text"]
+    ordering = ["version"]

@@ -1,5 +1,7 @@
 """The engine's first client as a Django app. Its wait kind is registered when the gate is imported."""
 
+import sys
+
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
@@ -9,9 +11,12 @@ class ApprovalsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import gate  # noqa: F401  (registers the wait kind "approval" with the engine)
+        from . import checks, gate  # noqa: F401  (system checks, and the wait kind "approval")
         from .signing import BadSigningKey, configured_signing_key
 
+        if sys.argv[1:3] == ["signing_key", "create"]:
+            # It makes the key that is missing.
+            return
         try:
             configured_signing_key()
         except BadSigningKey as problem:

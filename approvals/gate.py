@@ -53,6 +53,7 @@ class ApprovalWait(Wait):
 
     def _freeze(self, run: Run, position: int, now: datetime) -> Approval:
         arguments = self.action.arguments
+        ledger.keep_template(self.action.tool.statement_version, self.action.tool.statement)
         approval = Approval.objects.create(
             run=run,
             position=position,

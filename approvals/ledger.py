@@ -1,25 +1,39 @@
 """The ledger: an append-only, hash-chained, signed list of decisions and other audited acts.
 
 Each entry's record is canonical JSON that contains its own sequence number, the hash of the entry before it and the id
-of the key that signs it. May import approvals.models, approvals.signing and runs.values.
+of the key that signs it. What a record says of persons in clear stands in a body beside it, of which the record holds
+the digest: a body can be withheld. docs/ledger.md is the format. May import approvals.models, rows, signing, verifier,
+faults and runs.values.
 """
 
-import json
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, F, Q, Value
+from django.db import connection
 
 from runs.models import Run
 from runs.values import canonical, digest, from_json
 
-from .models import Approval, ApprovalStatus, Decision, LedgerEntry, LedgerHead, VerifyingKey
-from .signing import GENESIS, configured_signing_key, key_id, record_hash
-from .signing import verify as verify_signature
+from . import faults
+from .models import Approval, LedgerBody, LedgerEntry, LedgerHead, StatementTemplate, VerifyingKey
+from .rows import instant
+from .signing import GENESIS, BadSigningKey, SigningKey, configured_signing_key, record_hash
+from .verifier import NEW_KEY, ROTATION, WITHHOLDING, Fault, Found
 
-SCHEMA = "durable-runs/ledger/1"
+SCHEMA = "durable-runs/ledger/2"
+BODY_MEMBERS = {"statement", "comment", "signer_name"}
+"""What goes into the body, whatever the kind of entry."""
+MOST_FOUND = 1000
+"""A walk names so many faults and counts the rest."""
+
+
+class CannotSign(Exception):
+    """Nothing was written: the configured key is not the one that may sign next, or cannot be used."""
+
+    status = 503
 
 
 @dataclass
@@ -28,40 +42,131 @@ class Verdict:
 
     entries: int = 0
     head_hash: str = GENESIS
-    problems: list[str] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    more: int = 0
+    withheld: int = 0
+    checkpoints: int = 0
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        return not self.found
+
+    @property
+    def problems(self) -> list[str]:
+        more = [f"{self.more} further problems are not listed."] if self.more else []
+        return [one.sentence for one in self.found] + more
+
+    def note(self, faults: Iterator[Found]) -> None:
+        for one in faults:
+            if len(self.found) < MOST_FOUND:
+                self.found.append(one)
+            else:
+                self.more += 1
+
+
+_CHAIN = """
+WITH body AS (
+  INSERT INTO approvals_ledgerbody (text) SELECT %(body)s WHERE %(body)s IS NOT NULL RETURNING id
+), entry AS (
+  INSERT INTO approvals_ledgerentry
+         (sequence, kind, record, entry_hash, previous_hash, signature, key_id, at, body_id)
+  VALUES (%(sequence)s, %(kind)s, %(record)s, %(entry_hash)s, %(previous_hash)s, %(signature)s, %(key_id)s, %(at)s,
+          (SELECT id FROM body))
+  RETURNING sequence, entry_hash, body_id
+)
+UPDATE approvals_ledgerhead AS head SET sequence = entry.sequence, entry_hash = entry.entry_hash FROM entry
+RETURNING entry.body_id
+"""
+"""One statement: whoever appends holds the head's lock until his commit is on disk, and everybody waits for that."""
 
 
 def append(kind: str, members: dict[str, Any], *, at: datetime) -> LedgerEntry:
-    """Add one signed entry, in the caller's transaction. The head's lock is the last that a transaction takes."""
-    key = configured_signing_key()
+    """Add one signed entry, in the caller's transaction. The head's lock is the last that a transaction takes. Raises
+    CannotSign."""
+    body = _body({name: members[name] for name in BODY_MEMBERS & members.keys()})
+    public = {name: value for name, value in members.items() if name not in BODY_MEMBERS}
     head = LedgerHead.objects.select_for_update().get()
-    sequence = head.sequence + 1
-    chain = {
-        "schema": SCHEMA,
+    key = key_for(head)
+    chain = {"schema": SCHEMA, "kind": kind, "sequence": head.sequence + 1, "previous_hash": head.entry_hash}
+    chain |= {"key_id": key.key_id, "signed_at": instant(at)} | ({"body_digest": digest(body)} if body else {})
+    record = canonical(public | chain, where="ledger record", limit=1_000_000)
+    columns: dict[str, Any] = {
+        "sequence": head.sequence + 1,
         "kind": kind,
-        "sequence": sequence,
+        "record": record,
+        "entry_hash": record_hash(record),
         "previous_hash": head.entry_hash,
+        "signature": key.sign(record),
         "key_id": key.key_id,
-        "signed_at": instant(at),
+        "at": at,
     }
-    record = canonical(members | chain, where="ledger record", limit=1_000_000)
-    VerifyingKey.objects.get_or_create(key_id=key.key_id, defaults={"public_key": key.public_key})
-    entry = LedgerEntry.objects.create(
-        sequence=sequence,
-        kind=kind,
-        record=record,
-        entry_hash=record_hash(record),
-        previous_hash=head.entry_hash,
-        signature=key.sign(record),
-        key_id=key.key_id,
-        at=at,
-    )
-    LedgerHead.objects.update(sequence=sequence, entry_hash=entry.entry_hash)
+    with connection.cursor() as cursor:
+        cursor.execute(_CHAIN, columns | {"body": body})
+        (body_id,) = cursor.fetchone()
+    return LedgerEntry.from_db("default", [*columns, "body_id"], [*columns.values(), body_id])
+
+
+def key_for(head: LedgerHead) -> SigningKey:
+    """The key that signs next; the first one is put on file, with the head locked. Raises CannotSign."""
+    try:
+        key = configured_signing_key()
+    except BadSigningKey as problem:
+        raise CannotSign(str(problem)) from None
+    if not head.key_id:
+        VerifyingKey.objects.create(key_id=key.key_id, public_key=key.public_key)
+        LedgerHead.objects.update(key_id=key.key_id)
+    elif head.key_id != key.key_id:
+        raise CannotSign(
+            f"The configured signing key is {key.key_id}, and the ledger goes on with {head.key_id}. Nothing was "
+            "signed. Configure that key, or hand the ledger on with `manage.py signing_key rotate`."
+        )
+    return key
+
+
+def rotate(new: SigningKey, *, by: str, at: datetime) -> LedgerEntry:
+    """Hand the ledger on to another key, in the caller's transaction: one entry, signed by the old key, that holds the
+    new key and its own signature over the place where it takes over. Raises CannotSign."""
+    head = LedgerHead.objects.select_for_update().get()
+    if VerifyingKey.objects.filter(key_id=new.key_id).exists():
+        raise CannotSign(f"The key {new.key_id} has signed here before. A key that was replaced never signs again.")
+    place = f"{head.entry_hash}:{new.public_key}"
+    members = {
+        "new_key_id": new.key_id,
+        "new_public_key": new.public_key,
+        "new_key_signature": new.sign(place, domain=NEW_KEY),
+        "by": by,
+    }
+    entry = append(ROTATION, members, at=at)
+    VerifyingKey.objects.create(key_id=new.key_id, public_key=new.public_key)
+    LedgerHead.objects.update(key_id=new.key_id)
     return entry
+
+
+def withhold(approval: Approval, *, by: str, at: datetime) -> LedgerEntry:
+    """Take what was said in clear about one approval out of the ledger, in the caller's transaction, and sign that this
+    was done. Records, digests and signatures stay, and verify."""
+    about = LedgerEntry.objects.filter(body__text__isnull=False, record__contains=f'"approval":{approval.pk},')
+    entries = list(about.order_by("sequence").values_list("sequence", "body_id"))
+    members = {"run": approval.run.key, "approval": approval.pk, "parts": ["bodies"], "by": by}
+    entry = append(WITHHOLDING, members | {"entries": [sequence for sequence, _ in entries]}, at=at)
+    LedgerBody.objects.filter(pk__in=[body for _, body in entries]).update(text=None)
+    return entry
+
+
+def keep_template(version: str, text: str) -> None:
+    """Keep a template of statements for those who fill it again; what is kept already stays."""
+    StatementTemplate.objects.bulk_create([StatementTemplate(version=version, text=text)], ignore_conflicts=True)
+
+
+def told(entry: LedgerEntry) -> dict[str, Any]:
+    """All that an entry says: its record, with its body where that is not withheld."""
+    record = from_json(entry.record)
+    return record | (from_json(entry.body.text) if entry.body and entry.body.text else {})
+
+
+def _body(members: dict[str, Any]) -> str | None:
+    salted = members | {"salt": secrets.token_hex(16)}
+    return canonical(salted, where="ledger record", limit=1_000_000) if members else None
 
 
 def subject(approval: Approval, run: Run) -> dict[str, Any]:
@@ -76,119 +181,48 @@ def subject(approval: Approval, run: Run) -> dict[str, Any]:
         "statement": approval.statement,
         "statement_version": approval.statement_version,
         "payload_digest": approval.payload_digest,
+        "requested_by": approval.requested_by_id,
     }
 
 
-def instant(moment: datetime) -> str:
-    """An instant as records spell it: UTC, microseconds, Z."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def check_entry(entry: LedgerEntry) -> bool:
-    """Is this one entry whole: record, hash and signature, and what its decision and approval rows say?"""
-    keys = dict(VerifyingKey.objects.filter(key_id=entry.key_id).values_list("key_id", "public_key"))
-    return not list(_faults(entry, entry.previous_hash, entry.sequence, keys))
+    """Is this one entry whole: record, body, hash and signature, and what its decision and approval rows say? Whether
+    its key might sign at that place shows only in a walk."""
+    keys = faults.all_keys()
+    return not list(faults.of_entry(entry, faults.Expected(entry.sequence, entry.previous_hash), keys))
 
 
-def verify() -> Verdict:
-    """Walk the whole chain and compare it with the rows it speaks of."""
+def verify(noted: list[dict[str, str]] | None = None) -> Verdict:
+    """Walk the whole chain, in flat memory, and compare it with the rows it speaks of, with its own signed checkpoints
+    and with those that were `noted` elsewhere."""
+    walk = faults.Walk(noted or [])
     # One look at the head before the walk and one after: others may append meanwhile, and the head only grows.
-    before, keys = LedgerHead.objects.first(), dict(VerifyingKey.objects.values_list("key_id", "public_key"))
-    verdict, hashes = Verdict(), {0: GENESIS}
-    entries = LedgerEntry.objects.select_related("decision__approval__run").order_by("sequence")
-    for entry in entries.iterator(chunk_size=1000):
-        verdict.problems += _faults(entry, verdict.head_hash, verdict.entries + 1, keys)
+    before, verdict = LedgerHead.objects.first(), Verdict()
+    for entry in faults.entries().order_by("sequence").iterator(chunk_size=1000):
+        verdict.note(walk.step(entry))
+        if before is not None and before.sequence == entry.sequence:
+            verdict.note(_head_faults(before, entry))
         verdict.entries, verdict.head_hash = verdict.entries + 1, entry.entry_hash
-        if before is not None and before.sequence == verdict.entries:
-            hashes[verdict.entries] = entry.entry_hash
-    after = LedgerHead.objects.first()
-    if before is None or after is None:
-        verdict.problems.append("The head of the chain is gone, so nothing says where it ends.")
-    elif hashes.get(before.sequence) != before.entry_hash or verdict.entries > after.sequence:
-        verdict.problems.append(
-            f"The head says {after.sequence} entries, the chain has {verdict.entries}: its end was cut off or altered."
-        )
-    verdict.problems += _uncovered_approvals()
+    verdict.note(_end_faults(before, LedgerHead.objects.first(), walk.expected.sequence - 1))
+    verdict.note(walk.rest())
+    verdict.note(faults.of_approvals())
+    verdict.withheld, verdict.checkpoints = walk.withheld, walk.compared
     return verdict
 
 
-def _faults(entry: LedgerEntry, previous: str, sequence: int, keys: dict[str, str]) -> Iterator[str]:
-    name = f"Entry {entry.sequence}"
-    try:
-        record = from_json(entry.record)
-    except ValueError as error:
-        yield f"{name}: its record cannot be read: {error}"
-        return
-    if not isinstance(record, dict):
-        yield f"{name}: its record is not an object."
-        return
-    if entry.sequence != sequence or record.get("sequence") != sequence:
-        yield f"{name}: number {sequence} was expected here; an entry is missing or was renumbered."
-    if entry.previous_hash != previous or record.get("previous_hash") != previous:
-        yield f"{name}: it does not follow the entry before it."
-    if record_hash(entry.record) != entry.entry_hash:
-        yield f"{name}: its record is not the one that was hashed."
-    if entry.key_id not in keys or record.get("key_id") != entry.key_id:
-        yield f"{name}: the key {entry.key_id} is not known."
-    elif not is_key_of(keys[entry.key_id], entry.key_id):
-        yield f"{name}: the key filed as {entry.key_id} is another."
-    elif not verify_signature(entry.record, entry.signature, keys[entry.key_id]):
-        yield f"{name}: its signature does not fit its record."
-    if (entry.kind, instant(entry.at)) != (record.get("kind"), record.get("signed_at")):
-        yield f"{name}: its columns say something else than its record."
-    if entry.kind != "decision" and hasattr(entry, "decision"):
-        yield f"{name}: a decision leans on it, and it is none."
-    if entry.kind == "decision":
-        yield from _decision_faults(name, entry, record)
+def _head_faults(head: LedgerHead, entry: LedgerEntry) -> Iterator[Found]:
+    if head.entry_hash != entry.entry_hash:
+        yield Found(Fault.CHAIN, f"The head says that entry {entry.sequence} is another than the chain has.")
 
 
-def _decision_faults(name: str, entry: LedgerEntry, record: dict[str, Any]) -> Iterator[str]:
-    decision = getattr(entry, "decision", None)
-    if decision is None:
-        yield f"{name}: its decision's row is gone."
-        return
-    approval, signed = decision.approval, record.get
-    said = (signed("approval"), signed("signer_id"), signed("verdict"), signed("comment"), signed("signed_at"))
-    if said != (approval.pk, decision.user_id, decision.verdict, decision.comment, instant(decision.decided_at)):
-        yield f"{name}: the decision's row says something else than what was signed."
-    if any(signed(member) != value for member, value in subject(approval, approval.run).items()):
-        yield f"{name}: approval {approval.pk} asks for something else than what was signed."
-    if {digest(approval.payload), approval.payload_digest} != {signed("payload_digest")}:
-        yield f"{name}: the payload of approval {approval.pk} is not the one that was signed."
-    if _is_last(decision) and digest(approval.signed_facts) != signed("facts_digest"):
-        yield f"{name}: the facts of approval {approval.pk} are not those that were signed."
-
-
-def _uncovered_approvals() -> Iterator[str]:
-    """An approval may not say approved, rejected or expired without signed entries that say so."""
-    yield from _bare_expiries()
-    for status, verdict, needed in (("approved", "approve", F("required")), ("rejected", "reject", Value(1))):
-        signed = Count("decisions", filter=Q(decisions__verdict=verdict))
-        bare = (
-            Approval.objects.filter(status=status)
-            .annotate(signed=signed)
-            .filter(signed__lt=needed)
-            .values_list("pk", "run__key")
+def _end_faults(before: LedgerHead | None, after: LedgerHead | None, last: int) -> Iterator[Found]:
+    if before is None or after is None:
+        yield Found(Fault.TRUNCATED, "The head of the chain is gone, so nothing says where it ends.")
+    elif last < before.sequence:
+        yield Found(
+            Fault.TRUNCATED,
+            f"The head says {before.sequence} entries, the chain has {last}: its end was cut off or altered.",
         )
-        for pk, run_key in bare[:100]:
-            yield f"Approval {pk} of run {run_key} says {status}, but nobody signed that."
-
-
-def _bare_expiries() -> Iterator[str]:
-    records = LedgerEntry.objects.filter(kind="expiry").values_list("record", flat=True)
-    recorded = {json.loads(record).get("approval") for record in records}
-    expired = Approval.objects.filter(status=ApprovalStatus.EXPIRED).values_list("pk", "run__key")
-    for pk, run_key in expired.exclude(pk__in=recorded)[:100]:
-        yield f"Approval {pk} of run {run_key} says expired, but no entry records that."
-
-
-def _is_last(decision: Decision) -> bool:
-    """Was this one's signature the last? The facts kept on the approval are those that its signer was shown."""
-    return not Decision.objects.filter(approval=decision.approval_id, entry__gt=decision.entry_id).exists()
-
-
-def is_key_of(public_key: str, name: str) -> bool:
-    try:
-        return key_id(public_key) == name
-    except ValueError:
-        return False
+    elif last > after.sequence:
+        sentence = "entries were appended behind it, or it was altered."
+        yield Found(Fault.APPENDED, f"The head says {after.sequence} entries, the chain has {last}: {sentence}")

@@ -1,7 +1,7 @@
-"""The question put to people, their signed answers, and the ledger that chains them.
+"""The question put to people, and their signed answers; the rows of the ledger that chains them are in chain.
 
 Lives here: columns, constraints and the questions a list asks. What decides is in decisions, what asks is in gate.
-May import runs.models and runs.states.
+May import chain, runs.models and runs.states.
 """
 
 from datetime import timedelta
@@ -13,6 +13,15 @@ from django.db import models
 from django.db.models import F, Q
 
 from runs.models import DatabaseNow, JSONText, Run
+
+from .chain import (  # noqa: F401 (Django looks for models here)
+    LedgerBody,
+    LedgerCheckpoint,
+    LedgerEntry,
+    LedgerHead,
+    StatementTemplate,
+    VerifyingKey,
+)
 
 
 class ApprovalStatus(models.TextChoices):
@@ -123,49 +132,6 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"approval {self.pk}"
-
-
-class LedgerEntry(models.Model):
-    """One audited act: its canonical record, chained to the one before and signed. Append-only by trigger."""
-
-    sequence = models.BigIntegerField(primary_key=True)
-    kind = models.CharField(max_length=24)
-    record = models.TextField(help_text="Canonical JSON; these bytes are hashed and signed.")
-    entry_hash = models.CharField(max_length=64, unique=True)
-    previous_hash = models.CharField(max_length=64, unique=True)
-    signature = models.CharField(max_length=88)
-    key_id = models.CharField(max_length=32)
-    at = models.DateTimeField()
-
-    class Meta:
-        verbose_name_plural = "ledger entries"
-
-    def __str__(self) -> str:
-        return f"{self.sequence} {self.kind}"
-
-
-class LedgerHead(models.Model):
-    """The end of the chain: one row, locked last of all while an entry is appended."""
-
-    sequence = models.BigIntegerField()
-    entry_hash = models.CharField(max_length=64)
-
-    class Meta:
-        constraints = [models.CheckConstraint(condition=Q(id=1), name="ledger_has_one_head")]
-
-    def __str__(self) -> str:
-        return f"head at {self.sequence}"
-
-
-class VerifyingKey(models.Model):
-    """A public key that has signed entries. Append-only by trigger; old keys go on verifying old entries."""
-
-    key_id = models.CharField(max_length=32, primary_key=True)
-    public_key = models.CharField(max_length=64, help_text="Base64 of the raw Ed25519 public key.")
-    since = models.DateTimeField(db_default=DatabaseNow())
-
-    def __str__(self) -> str:
-        return self.key_id
 
 
 class Decision(models.Model):

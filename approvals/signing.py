@@ -10,21 +10,24 @@ kind, then the record in UTF-8. Keys and signatures are written in base64. An ou
     assert key_id == "ed25519-" + sha256(b64decode(public_key)).hexdigest()[:16]
     assert previous_hash == the entry_hash of the entry before, or sixty-four zeros in the first entry
 
-`python -m approvals.signing` prints a new key for the setting APPROVAL_SIGNING_KEY.
+`python -m approvals.signing` prints a new key for the setting APPROVAL_SIGNING_KEY; `manage.py signing_key` makes key
+files, shows what auditors trust, and hands the ledger on to a new key.
 
-May import: the standard library, `cryptography`, and `django.conf.settings` when the configured key is asked for.
+What an outsider needs too, verify, record_hash and key_id, is in verifier.py, which stands alone. May import: that, the
+standard library, `cryptography`, and `django.conf.settings` when the configured key is asked for.
 """
 
 import base64
-import hashlib
+import os
 import secrets
 import sys
+from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-LEDGER_ENTRY = b"durable-runs/ledger-entry/v1\n"
-"""The domain of ledger entries. Its line feed cannot occur in canonical JSON, so prefix and record cannot blend."""
+from .verifier import LEDGER_ENTRY, key_id, record_hash, verify
+
+__all__ = ["GENESIS", "LEDGER_ENTRY", "BadSigningKey", "SigningKey", "key_id", "record_hash", "verify"]
 
 GENESIS = "0" * 64
 """The previous hash of the first entry."""
@@ -35,15 +38,15 @@ FEWEST_DISTINCT_BYTES = 8
 
 
 class BadSigningKey(ValueError):
-    """The text is no usable signing key. The sentence never repeats the text."""
+    """The text is no usable signing key. The sentence never repeats the text. `where`: the setting or the file."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    def __init__(self, problem: str, where: str = "APPROVAL_SIGNING_KEY") -> None:
+        super().__init__(problem, where)
+        self.problem, self.where = problem, where
 
     def __str__(self) -> str:
         return (
-            f"APPROVAL_SIGNING_KEY {self.problem}. It must be the base64 text of {SEED_BYTES} random bytes; "
+            f"{self.where} {self.problem}. It must be the base64 text of {SEED_BYTES} random bytes; "
             "`python -m approvals.signing` prints a new one. Keep it secret, and keep it: decisions are signed with it."
         )
 
@@ -61,61 +64,54 @@ class SigningKey:
         return base64.b64encode(self._private.sign(domain + record.encode())).decode()
 
 
-def parse_signing_key(text: str | None) -> SigningKey:
+def parse_signing_key(text: str | None, where: str = "APPROVAL_SIGNING_KEY") -> SigningKey:
     """The key of a setting or a key file; white space around it is ignored. Raises BadSigningKey."""
     text = (text or "").strip()
     if not text:
-        raise BadSigningKey("is missing")
+        raise BadSigningKey("is missing", where)
     try:
         seed = base64.b64decode(text, validate=True)
     except ValueError:
-        raise BadSigningKey("is not base64") from None
+        raise BadSigningKey("is not base64", where) from None
     if len(seed) != SEED_BYTES:
-        raise BadSigningKey(f"holds {len(seed)} bytes")
+        raise BadSigningKey(f"holds {len(seed)} bytes", where)
     if len(set(seed)) < FEWEST_DISTINCT_BYTES:
-        raise BadSigningKey("is all zeros or otherwise not random")
+        raise BadSigningKey("is all zeros or otherwise not random", where)
     return SigningKey(seed)
 
 
+def read_key_file(path: str | Path) -> SigningKey:
+    """The key of a file that nobody but its owner can read. Raises BadSigningKey."""
+    where = f"The key file {path}"
+    try:
+        with Path(path).open() as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            text = file.read(1000)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSigningKey(f"cannot be read ({type(error).__name__})", where) from None
+    if mode & 0o077:
+        raise BadSigningKey(f"can be read or written by others (mode {mode:04o}): `chmod 600` it, and rotate it", where)
+    return parse_signing_key(text, where)
+
+
+def make_key_file(path: str | Path) -> SigningKey:
+    """A new key in a new file that only its owner can read. Raises FileExistsError: a key is never overwritten."""
+    seed = base64.b64encode(secrets.token_bytes(SEED_BYTES))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(seed + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return parse_signing_key(seed.decode())
+
+
 def configured_signing_key() -> SigningKey:
-    """The key of the setting APPROVAL_SIGNING_KEY. Raises BadSigningKey."""
+    """The key of the file APPROVAL_SIGNING_KEY_FILE, or of the setting APPROVAL_SIGNING_KEY. Raises BadSigningKey."""
     from django.conf import settings
 
+    if path := getattr(settings, "APPROVAL_SIGNING_KEY_FILE", ""):
+        return read_key_file(path)
     return parse_signing_key(getattr(settings, "APPROVAL_SIGNING_KEY", None))
-
-
-def verify(record: str, signature: str, public_key: str, *, domain: bytes = LEDGER_ENTRY) -> bool:
-    """Whether `public_key` (base64, raw) signed exactly this record in this domain. Garbage is False, no error."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(_only_spelling(public_key))
-        key.verify(_only_spelling(signature), domain + record.encode())
-    except (InvalidSignature, ValueError, TypeError, AttributeError):
-        return False
-    return True
-
-
-def record_hash(record: str, *, domain: bytes = LEDGER_ENTRY) -> str:
-    """The entry's hash, which the next entry's record must hold: SHA-256 of domain and record, in hexadecimal.
-
-    The hash of the entry before is not mixed in: the record already holds it.
-    """
-    return hashlib.sha256(domain + record.encode()).hexdigest()
-
-
-def key_id(public_key: str) -> str:
-    """The short name of a public key (base64, raw). Raises ValueError if the text is not base64."""
-    return "ed25519-" + hashlib.sha256(_only_spelling(public_key)).hexdigest()[:16]
-
-
-def _only_spelling(text: str) -> bytes:
-    """The bytes of a base64 text, which must be their only spelling.
-
-    The last character before the padding has bits that decoders ignore: without this, altering them would go unnoticed.
-    """
-    raw = base64.b64decode(text, validate=True)
-    if base64.b64encode(raw).decode() != text:
-        raise ValueError("not the one base64 spelling of its bytes")
-    return raw
 
 
 def _print_new_key() -> None:

@@ -14,6 +14,7 @@ urlpatterns = [
     path("approvals/<int:pk>/state/", views.approval_state, name="state"),
     path("approvals/<int:pk>/facts/", views.approval_facts, name="facts"),
     path("approvals/<int:pk>/decide/", views.decide, name="decide"),
+    path("approvals/<int:pk>/receipt/", views.approval_receipt, name="approval_receipt"),
     path("approvals/<int:pk>/payload.json", views.payload, name="payload"),
     path("receipts/<int:sequence>/", views.receipt, name="receipt"),
     path("receipts/<int:sequence>/record.json", views.record, name="record"),

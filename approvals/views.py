@@ -1,10 +1,9 @@
 """The pages of the people who decide: inbox, approval, receipt, and the counts in the top bar.
 
 A view never writes: it parses, calls one verb of decisions, and renders. May import decisions, facts, forms, inbox,
-ledger, reading, models; runs' history and fragments.
+ledger, checkpoints, reading, models; runs' history and fragments.
 """
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,7 +20,7 @@ from runs import history
 from runs.fragments import answer, count, wants_fragment
 from runs.models import Finding, Run, database_clock
 
-from . import decisions, facts, inbox, ledger, reading
+from . import checkpoints, decisions, facts, inbox, ledger, reading
 from .decisions import DecisionRefused
 from .forms import DecisionForm
 from .models import Approval, ApprovalStatus, Decision, LedgerEntry
@@ -184,7 +183,7 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
     except decisions.Invalid as refusal:
         form.add_error(refusal.field if refusal.field in form.fields else None, str(refusal))
         return _refused(request, pk, form)
-    except DecisionRefused as refusal:
+    except (DecisionRefused, ledger.CannotSign) as refusal:
         return _refused(request, pk, form, refusal)
     receipt = reverse("approvals:receipt", args=[decision.entry_id])
     return HttpResponseClientRedirect(receipt) if wants_fragment(request) else _see_other(receipt)
@@ -205,7 +204,9 @@ def _answer(request: HttpRequest, form: DecisionForm) -> dict[str, Any]:
     return said | {"auth_method": "password", "auth_age": age, "actor": "web"}
 
 
-def _refused(request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | None = None) -> HttpResponse:
+def _refused(
+    request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | ledger.CannotSign | None = None
+) -> HttpResponse:
     """The approval's page, or its panel and notice for htmx, read anew: somebody may have decided meanwhile."""
     approval = _approval(request, pk)
     replaced = getattr(refusal, "what", "") == "payload"
@@ -262,7 +263,7 @@ def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
     """What was signed, told from the signed record itself; and nothing is told from a record that does not hold."""
     entry = _entry(request, sequence)
     approval, valid = entry.decision.approval, ledger.check_entry(entry)
-    signed = json.loads(entry.record) if valid else {}
+    signed = ledger.told(entry) if valid else {}
     context = {
         "entry": entry,
         "approval": approval,
@@ -270,10 +271,27 @@ def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
         "signed_at": datetime.fromisoformat(signed["signed_at"]) if valid else None,
         "valid": valid,
         "lines": reading.payload_lines(approval.payload),
-        "hidden": reading.hidden_characters(entry.record, approval.payload),
+        "hidden": reading.hidden_characters(entry.record, _body_of(entry), approval.payload),
+        "body": _body_of(entry),
+        "is_withheld": entry.body is not None and entry.body.text is None,
+        "signatures": approval.decisions.select_related("user").order_by("entry_id"),
+        "checkpoint": checkpoints.last(),
         "following": inbox.in_scope(request.user, "mine").order_by("due_at", "pk").only("pk").first(),
     }
     return render(request, "approvals/receipt.html", context)
+
+
+def _body_of(entry: LedgerEntry) -> str:
+    return (entry.body.text if entry.body else "") or ""
+
+
+@require_safe
+def approval_receipt(request: HttpRequest, pk: int) -> HttpResponse:
+    """The receipt of the last signature under an approval; it lists the others."""
+    last = _approval(request, pk).decisions.order_by("entry_id").last()
+    if last is None:
+        raise Http404("Nobody has signed this.")
+    return redirect("approvals:receipt", last.entry_id)
 
 
 @require_safe
@@ -284,7 +302,7 @@ def record(request: HttpRequest, sequence: int) -> HttpResponse:
 
 def _entry(request: HttpRequest, sequence: int) -> LedgerEntry:
     seen = Decision.objects.filter(approval__in=Approval.objects.visible_to(request.user), entry_id=sequence)
-    decision = seen.select_related("entry", "user", "approval__run").first()
+    decision = seen.select_related("entry__body", "user", "approval__run").first()
     if decision is None:
         raise Http404("There is no such receipt.")
     decision.entry.decision = decision

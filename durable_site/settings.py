@@ -66,7 +66,17 @@ def _kept_for_development(name: str, make: str) -> str:
 
 SECRET_KEY = secret("SECRET_KEY", secrets.token_urlsafe(50), least=50)
 SECRET_KEY_FALLBACKS = [key for key in os.environ.get("SECRET_KEY_FALLBACKS", "").split(",") if key]
-APPROVAL_SIGNING_KEY = secret("APPROVAL_SIGNING_KEY", base64.b64encode(secrets.token_bytes(32)).decode(), least=43)
+# Decisions are signed with the key in a file, or in the environment. A missing or weak one is refused when the app
+# `approvals` starts, which lets `manage.py signing_key create` make the first.
+APPROVAL_SIGNING_KEY_FILE = os.environ.get("APPROVAL_SIGNING_KEY_FILE", "")
+APPROVAL_SIGNING_KEY = os.environ.get("APPROVAL_SIGNING_KEY", "")
+if DEBUG and not APPROVAL_SIGNING_KEY_FILE and not APPROVAL_SIGNING_KEY:
+    made = base64.b64encode(secrets.token_bytes(32)).decode()
+    APPROVAL_SIGNING_KEY = secret("APPROVAL_SIGNING_KEY", made, least=43)
+
+# Signed checkpoints of the ledger: lines are appended to this file, and mailed to these addresses.
+LEDGER_CHECKPOINT_FILE = os.environ.get("LEDGER_CHECKPOINT_FILE", str(VAR_DIR / "ledger-checkpoints.jsonl"))
+LEDGER_CHECKPOINT_MAIL = [part for part in os.environ.get("LEDGER_CHECKPOINT_MAIL", "").split(",") if part]
 
 ALLOWED_HOSTS = [host for host in os.environ.get("ALLOWED_HOSTS", "").split(",") if host]
 if DEBUG and not ALLOWED_HOSTS:

@@ -365,6 +365,7 @@ class AuditEvent(models.Model):
         CAP_RAISED = "cap-raised", "Cap raised"
         LARGE_CHECKPOINT = "large-checkpoint", "Large checkpoint"
         ARTEFACT_READ = "artefact-read", "Artefact read"
+        CASE_EXPORTED = "case-exported", "Case exported"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

@@ -216,11 +216,29 @@ def holding_ledger(database: Any) -> Any:
     return holding(database, "SELECT FROM approvals_ledgerhead FOR UPDATE")
 
 
+DISABLE = """
+DO $$ DECLARE found record; BEGIN
+  CREATE TEMP TABLE were_on ON COMMIT DROP AS
+    SELECT tgrelid::regclass AS owner, tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled = 'A';
+  FOR found IN SELECT * FROM were_on
+  LOOP EXECUTE format('ALTER TABLE %s DISABLE TRIGGER %I', found.owner, found.tgname); END LOOP;
+END $$
+"""
+ENABLE = """
+DO $$ DECLARE found record; BEGIN
+  FOR found IN SELECT * FROM were_on
+  LOOP EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', found.owner, found.tgname); END LOOP;
+END $$
+"""
+
+
 def tamper(database: Any, statement: str, *values: Any) -> None:
-    """What a superuser can do after switching off every trigger and foreign key."""
-    with psycopg.connect(database.url, autocommit=True) as other:
+    """What a superuser can do after switching off every trigger and foreign key. They are on again afterwards."""
+    with psycopg.connect(database.url) as other:
         other.execute("SET session_replication_role = replica")
+        other.execute(DISABLE)
         assert other.execute(statement, values).rowcount != 0, "nothing was tampered with"
+        other.execute(ENABLE)
 
 
 def change(database: Any, statement: str, *values: Any) -> None:

@@ -69,9 +69,10 @@ FLOORS = {
         },
     ],
     "approvals": [
-        {"approvals.models", "approvals.signing"},
-        {"approvals.ledger", "approvals.facts"},
-        {"approvals.gate", "approvals.decisions"},
+        {"approvals.verifier", "approvals.rows"},
+        {"approvals.models", "approvals.chain", "approvals.signing", "approvals.merkle"},
+        {"approvals.ledger", "approvals.facts", "approvals.faults", "approvals.guards", "approvals.checkpoints"},
+        {"approvals.gate", "approvals.decisions", "approvals.export", "approvals.workflows", "approvals.checks"},
         {"approvals.inbox", "approvals.reading", "approvals.testing", "approvals.forms"},
         {
             "approvals.views",

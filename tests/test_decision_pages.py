@@ -5,11 +5,14 @@ from datetime import timedelta
 
 import pytest
 from browsing import HTMX, browser, decide, form, text
+from django.db import transaction
 from django.test import Client
 from stage import Stage, fresh, tamper
 
+from approvals import ledger
 from approvals.models import Decision
 from approvals.testing import answer
+from runs.models import database_clock
 from runs.testing import move_clock
 
 
@@ -133,7 +136,7 @@ def test_a_receipt_says_so_when_its_record_was_altered(approval, people, databas
     entry = answer(approval, people.adjuster, comment="as signed").entry
     address = f"/receipts/{entry.pk}/"
     assert "Not valid" not in text(browser(people.adjuster).get(address))
-    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'as signed', 'as forged')")
+    tamper(database, "UPDATE approvals_ledgerentry SET record = replace(record, 'approve', 'approvf')")
     altered = text(browser(people.adjuster).get(address))
     assert "Not valid" in altered
     assert "Comment as forged" not in altered
@@ -145,3 +148,27 @@ def test_a_receipt_stays_readable_when_its_record_is_no_json(approval, people, d
     response = browser(people.adjuster).get(f"/receipts/{entry.pk}/")
     assert response.status_code == 200
     assert "Not valid" in text(response)
+
+
+def test_an_approval_s_receipt_is_that_of_its_last_signature_and_names_the_others(people, stage):
+    stage.asks_then_pays(required=2)
+    approval = stage.asked("claim-0042")
+    address, client = f"/approvals/{approval.pk}/receipt/", browser(people.adjuster)
+    assert client.get(address).status_code == 404
+    first, second = answer(approval, people.adjuster), answer(approval, people.second_adjuster)
+    shown = client.get(address, follow=True)
+    assert shown.redirect_chain == [(f"/receipts/{second.entry_id}/", 302)]
+    for name, signature in (("ada", first), ("ben", second)):
+        assert f"{name}, entry {signature.entry_id}" in text(shown)
+    assert "manage.py export_case claim-0042" in text(shown)
+    assert browser(people.stranger).get(address).status_code == 404
+
+
+def test_a_receipt_whose_body_is_withheld_says_so_and_holds(approval, people):
+    entry = answer(approval, people.adjuster, comment="private words").entry
+    with transaction.atomic():
+        ledger.withhold(approval, by="test", at=database_clock())
+    shown = text(browser(people.adjuster).get(f"/receipts/{entry.pk}/"))
+    assert "What was said in clear is withheld" in shown
+    assert "Not valid" not in shown
+    assert "private words" not in shown

@@ -1,7 +1,5 @@
 """Who may decide, in which words and on what: by somebody who may, on what was shown; all else changes nothing."""
 
-import json
-
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.db import transaction
@@ -208,7 +206,7 @@ def test_every_other_comment_is_signed_character_for_character(stage):
     for number, comment in enumerate(comments):
         decision = press(stage.asked(f"run-{number}"), stage.people.adjuster, "reject", comment)
         assert Decision.objects.get(pk=decision.pk).comment == comment
-        assert json.loads(decision.entry.record)["comment"] == comment
+        assert ledger.told(decision.entry)["comment"] == comment
     assert ledger.verify().problems == []
 
 

@@ -51,6 +51,29 @@ def test_a_signing_key_that_is_no_key_refuses_to_start():
     assert "APPROVAL_SIGNING_KEY holds 49 bytes" in refused.stderr
 
 
+def test_a_signing_key_in_a_file_is_enough_and_one_that_others_can_read_refuses_to_start(tmp_path):
+    path = tmp_path / "signing.key"
+    path.write_text(GOOD["APPROVAL_SIGNING_KEY"])
+    path.chmod(0o600)
+    given = GOOD | {"APPROVAL_SIGNING_KEY": "", "APPROVAL_SIGNING_KEY_FILE": str(path)}
+    assert start(**given).stdout == "started\n"
+    path.chmod(0o644)
+    refused = start(**given).stderr.strip().splitlines()[-1]
+    assert "ImproperlyConfigured: The key file" in refused
+    assert "mode 0644" in refused
+    assert GOOD["APPROVAL_SIGNING_KEY"] not in refused
+
+
+def test_the_first_key_can_be_made_before_there_is_one(tmp_path):
+    command = [sys.executable, "manage.py", "signing_key", "create", "--file", str(tmp_path / "signing.key")]
+    bare = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
+    given = bare | GOOD | {"APPROVAL_SIGNING_KEY": "", "DJANGO_SETTINGS_MODULE": "durable_site.settings"}
+    made = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "Set APPROVAL_SIGNING_KEY_FILE to it." in made.stdout
+    assert (tmp_path / "signing.key").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_database_that_is_not_postgresql_is_refused():
     assert "must name a PostgreSQL database" in start(**GOOD | {"DATABASE_URL": "sqlite:///x.db"}).stderr
 

@@ -11,6 +11,7 @@ from stage import Stage, change, four_entries, tamper
 from approvals import ledger
 from approvals.models import Approval, LedgerEntry
 from approvals.testing import answer
+from approvals.verifier import Fault, exit_code
 
 DOMAIN = b"durable-runs/ledger-entry/v1\n"
 
@@ -37,64 +38,129 @@ def problems():
 
 
 ENTRY = "UPDATE approvals_ledgerentry SET {} WHERE sequence = 1"
+BODY = "UPDATE approvals_ledgerbody SET {} WHERE id = (SELECT body_id FROM approvals_ledgerentry WHERE sequence = 1)"
 DECISION = "UPDATE approvals_decision SET {} WHERE entry_id = 1"
 APPROVAL = "UPDATE approvals_approval SET {} WHERE run_id = (SELECT id FROM runs_run WHERE key = 'approved')"
-FORGED = "replace(record, '\"ada\"', '\"eve\"')"
+FORGED = "replace(record, 'password', 'passkeys')"
 REHASHED = f"encode(sha256(convert_to(E'durable-runs/ledger-entry/v1\\n' || {FORGED}, 'UTF8')), 'hex')"
 
 OF_ENTRIES = {
-    "a record": (ENTRY.format(f"record = {FORGED}"), "Entry 1: its record is not the one"),
-    "a record and its hash": (ENTRY.format(f"record = {FORGED}, entry_hash = {REHASHED}"), "Entry 1: its signature"),
-    "a record's spelling": (ENTRY.format("record = ' ' || record"), "Entry 1: its record is not the one"),
-    "a record that is no JSON": (ENTRY.format("record = 'x'"), "Entry 1: its record cannot be read"),
-    "a record without members": (ENTRY.format("record = '{}'"), "Entry 1: its record is not the one"),
-    "a record that is a list": (ENTRY.format("record = '[]'"), "Entry 1"),
-    "a signature": (ENTRY.format("signature = 'A' || substr(signature, 2, 86) || '='"), "Entry 1: its signature"),
-    "a signature of another entry": (
-        ENTRY.format("signature = (SELECT signature FROM approvals_ledgerentry WHERE sequence = 2)"),
+    "a record": (ENTRY.format(f"record = {FORGED}"), Fault.RECORD, "Entry 1: its record is not the one"),
+    "a record and its hash": (
+        ENTRY.format(f"record = {FORGED}, entry_hash = {REHASHED}"),
+        Fault.SIGNATURE,
         "Entry 1: its signature",
     ),
-    "a hash": (ENTRY.format("entry_hash = repeat('a', 64)"), "Entry 1: its record is not the one"),
-    "a link": (ENTRY.format("previous_hash = repeat('a', 64)"), "Entry 1: it does not follow"),
-    "a kind": (ENTRY.format("kind = 'note'"), "Entry 1"),
-    "an instant": (ENTRY.format("at = at - interval '1 day'"), "Entry 1"),
-    "a key's name": (ENTRY.format("key_id = 'ed25519-0000000000000000'"), "Entry 1: the key"),
+    "a record's spelling": (ENTRY.format("record = ' ' || record"), Fault.RECORD, "Entry 1: its record is not the one"),
+    "a record that is no JSON": (ENTRY.format("record = 'x'"), Fault.RECORD, "Entry 1: its record cannot be read"),
+    "a record without members": (
+        ENTRY.format("record = '{}'"),
+        Fault.UNKNOWN_KEY,
+        "Entry 1: its record is not the one",
+    ),
+    "a record that is a list": (ENTRY.format("record = '[]'"), Fault.RECORD, "Entry 1"),
+    "a signature": (
+        ENTRY.format("signature = 'A' || substr(signature, 2, 86) || '='"),
+        Fault.SIGNATURE,
+        "Entry 1: its signature",
+    ),
+    "a signature of another entry": (
+        ENTRY.format("signature = (SELECT signature FROM approvals_ledgerentry WHERE sequence = 2)"),
+        Fault.SIGNATURE,
+        "Entry 1: its signature",
+    ),
+    "a hash": (ENTRY.format("entry_hash = repeat('a', 64)"), Fault.RECORD, "Entry 1: its record is not the one"),
+    "a link": (ENTRY.format("previous_hash = repeat('a', 64)"), Fault.CHAIN, "Entry 1: it does not follow"),
+    "a kind": (ENTRY.format("kind = 'note'"), Fault.DECISION, "Entry 1"),
+    "an instant": (ENTRY.format("at = at - interval '1 day'"), Fault.RECORD, "Entry 1"),
+    "a key's name": (ENTRY.format("key_id = 'ed25519-0000000000000000'"), Fault.UNKNOWN_KEY, "Entry 1: the key"),
+    "a body": (BODY.format("text = replace(text, 'ada', 'eve')"), Fault.BODY, "Entry 1: its body"),
+    "a body that is no JSON": (BODY.format("text = ''"), Fault.BODY, "Entry 1: its body"),
+    "a body that nobody withheld": (BODY.format("text = NULL"), Fault.BODY, "Entry 1: its body is gone"),
+    "no body": (ENTRY.format("body_id = NULL"), Fault.BODY, "Entry 1: its body"),
 }
 OF_THE_CHAIN = {
-    "no entry in the middle": ("DELETE FROM approvals_ledgerentry WHERE sequence = 2", "an entry is missing"),
-    "no first entry": ("DELETE FROM approvals_ledgerentry WHERE sequence = 1", "an entry is missing"),
-    "no last entry": ("DELETE FROM approvals_ledgerentry WHERE sequence = 4", "its end was cut off"),
-    "another head": ("UPDATE approvals_ledgerhead SET sequence = 3", "its end was cut off or altered"),
-    "no head": ("DELETE FROM approvals_ledgerhead", "head"),
-    "no key": ("DELETE FROM approvals_verifyingkey", "Entry 1: the key"),
+    "no entry in the middle": (
+        "DELETE FROM approvals_ledgerentry WHERE sequence = 2",
+        Fault.REMOVED,
+        "an entry is missing",
+    ),
+    "no first entry": ("DELETE FROM approvals_ledgerentry WHERE sequence = 1", Fault.REMOVED, "an entry is missing"),
+    "no last entry": ("DELETE FROM approvals_ledgerentry WHERE sequence = 4", Fault.TRUNCATED, "its end was cut off"),
+    "another head": ("UPDATE approvals_ledgerhead SET sequence = 3", Fault.APPENDED, "or it was altered"),
+    "another hash in the head": (
+        "UPDATE approvals_ledgerhead SET entry_hash = repeat('a', 64)",
+        Fault.CHAIN,
+        "entry 4 is another",
+    ),
+    "no head": ("DELETE FROM approvals_ledgerhead", Fault.TRUNCATED, "head"),
+    "no key": ("DELETE FROM approvals_verifyingkey", Fault.UNKNOWN_KEY, "Entry 1: the key"),
 }
 OF_DECISIONS = {
-    "a verdict": (DECISION.format("verdict = 'reject', comment = 'no'"), "Entry 1: the decision's row"),
-    "a comment": (DECISION.format("comment = 'seen by the board'"), "Entry 1: the decision's row"),
-    "a signer": (DECISION.format("user_id = user_id + 1"), "Entry 1: the decision's row"),
-    "a time": (DECISION.format("decided_at = decided_at - interval '1 day'"), "Entry 1: the decision's row"),
-    "another question": (DECISION.format("approval_id = approval_id + 2"), "Entry 1: the decision's row"),
-    "no decision": ("DELETE FROM approvals_decision WHERE entry_id = 1", "Entry 1: its decision's row is gone"),
+    "a verdict": (DECISION.format("verdict = 'reject', comment = 'no'"), Fault.DECISION, "Entry 1: the decision's row"),
+    "a comment": (DECISION.format("comment = 'seen by the board'"), Fault.DECISION, "Entry 1: the decision's row"),
+    "a signer": (DECISION.format("user_id = user_id + 1"), Fault.DECISION, "Entry 1: the decision's row"),
+    "a time": (
+        DECISION.format("decided_at = decided_at - interval '1 day'"),
+        Fault.DECISION,
+        "Entry 1: the decision's",
+    ),
+    "another question": (
+        DECISION.format("approval_id = approval_id + 2"),
+        Fault.FOREIGN,
+        "Entry 1: it was signed for approval 1 of run approved, and stands at approval 3 of run expired",
+    ),
+    "no decision": (
+        "DELETE FROM approvals_decision WHERE entry_id = 1",
+        Fault.DECISION,
+        "Entry 1: its decision's row is gone",
+    ),
 }
 OF_APPROVALS = {
-    "a payload": (APPROVAL.format("payload = replace(payload, '184000', '984000')"), "Entry 1: the payload"),
-    "a payload and its digest": (
-        APPROVAL.format("payload = '{}', payload_digest = encode(sha256('{}'), 'hex')"),
+    "a payload": (
+        APPROVAL.format("payload = replace(payload, '184000', '984000')"),
+        Fault.STATEMENT,
         "Entry 1: the payload",
     ),
-    "signed facts": (APPROVAL.format("signed_facts = replace(signed_facts, 'open', 'shut')"), "Entry 1: the facts"),
-    "a statement": (APPROVAL.format("statement = 'Pay 9,840.00 USD to p-1'"), "Entry 1"),
-    "a tool": (APPROVAL.format("tool = 'test.burn'"), "Entry 1"),
+    "a payload and its digest": (
+        APPROVAL.format("payload = '{}', payload_digest = encode(sha256('{}'), 'hex')"),
+        Fault.STATEMENT,
+        "Entry 1: the payload",
+    ),
+    "a payload that says as much in words": (
+        APPROVAL.format("payload = replace(payload, '0042', '0043')"),
+        Fault.PAYLOAD,
+        "Entry 1: the payload",
+    ),
+    "signed facts": (
+        APPROVAL.format("signed_facts = replace(signed_facts, 'open', 'shut')"),
+        Fault.FACTS,
+        "Entry 1: the facts",
+    ),
+    "a statement": (APPROVAL.format("statement = 'Pay 9,840.00 USD to p-1'"), Fault.STATEMENT, "Entry 1"),
+    "a template": (
+        "UPDATE approvals_statementtemplate SET text = 'Pay'",
+        Fault.TEMPLATE,
+        "the template of its statement",
+    ),
+    "a tool": (APPROVAL.format("tool = 'test.burn'"), Fault.DECISION, "Entry 1"),
+    "whoever asked": (
+        APPROVAL.format("requested_by_id = (SELECT user_id FROM approvals_decision WHERE entry_id = 1)"),
+        Fault.REQUESTER,
+        "Entry 1: it was signed by whoever asked for it",
+    ),
     "approved, by nobody": (
         "UPDATE approvals_approval SET status = 'approved' WHERE status = 'expired'",
+        Fault.UNSIGNED,
         "of run expired says approved, but nobody signed that",
     ),
     "rejected, by nobody": (
         "UPDATE approvals_approval SET status = 'rejected' WHERE status = 'expired'",
+        Fault.UNSIGNED,
         "of run expired says rejected, but nobody signed that",
     ),
 }
-TABLES = ("ledgerentry", "ledgerhead", "verifyingkey", "decision", "approval")
+TABLES = ("ledgerbody", "statementtemplate", "ledgerentry", "ledgerhead", "verifyingkey", "decision", "approval")
 
 
 @contextmanager
@@ -114,15 +180,19 @@ def found_after(database, statement):
     with undone(database):
         tamper(database, statement)
         try:
-            return problems()
+            return ledger.verify()
         except Exception as error:
             return f"verify() itself failed: {error!r}"
 
 
+def is_told(verdict, fault, sentence):
+    return exit_code(verdict.found) == fault and sentence in " ".join(verdict.problems)
+
+
 @pytest.mark.parametrize("alterations", [OF_ENTRIES, OF_THE_CHAIN, OF_DECISIONS, OF_APPROVALS])
 def test_every_alteration_is_found_and_named(chain, database, alterations):
-    found = {name: found_after(database, statement) for name, (statement, _) in alterations.items()}
-    missed = {name: found[name] for name, (_, sentence) in alterations.items() if sentence not in found[name]}
+    found = {name: found_after(database, statement) for name, (statement, _, _) in alterations.items()}
+    missed = {name: found[name] for name, (_, *told) in alterations.items() if not is_told(found[name], *told)}
     assert missed == {}
     assert problems() == ""
 
@@ -137,9 +207,10 @@ def test_two_entries_that_changed_places_are_found(chain, database):
         "UPDATE approvals_ledgerentry SET sequence = CASE sequence WHEN -1 THEN 2 ELSE 1 END WHERE sequence < 0",
     )
     found = problems()
-    assert "Entry 1: number 1 was expected here" in found
+    assert exit_code(ledger.verify().found) == Fault.SWAPPED
+    assert "Entry 1: its record is that of entry 2" in found
     assert "Entry 1: it does not follow the entry before it" in found
-    assert "Entry 2: it does not follow the entry before it" in found
+    assert "Entry 3: it does not follow the entry before it" in found
 
 
 def test_an_altered_entry_s_receipt_says_so_and_the_others_do_not(chain, database):

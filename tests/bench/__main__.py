@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .database import Database
     from .figures import Figures
 
-PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages")
+PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages", "ledger")
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class Size:
     parked: int = 10_000
     idle_seconds: float = 10
     approvals: int = 100_000
+    appends: int = 800
     histories: tuple[int, ...] = (10, 100, 1000)
 
 
-QUICK = Size(races=2, rounds=1, alone=50, latencies=20, parked=500, idle_seconds=3, approvals=5_000)
+QUICK = Size(races=2, rounds=1, alone=50, latencies=20, parked=500, idle_seconds=3, approvals=5_000, appends=400)
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Bench:
         yield {"W5"}, self._history
         yield {"W6"}, self._conversation
         yield {"pages"}, self._pages
+        yield {"ledger"}, self._ledger
 
     def _throughput(self) -> None:
         from .cluster import Cluster
@@ -129,6 +131,15 @@ class Bench:
 
         with copied(self.template, "pages"):
             pages.measure_inbox(self.figures, self.size.approvals, self.size.rounds)
+
+    def _ledger(self) -> None:
+        from . import ledger
+        from .database import copied
+
+        with copied(self.template, "ledger") as database:
+            ledger.measure_appends(database, type(self.figures)(), self.size.appends // 4)
+            for _ in range(self.size.rounds):
+                ledger.measure_appends(database, self.figures, self.size.appends)
 
 
 @contextmanager

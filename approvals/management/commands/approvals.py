@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
-from approvals import decisions, facts
+from approvals import decisions, facts, ledger
 from approvals.decisions import DecisionRefused, Stranger
 from approvals.models import Approval, ApprovalStatus, Decision
 from runs.management import console
@@ -28,7 +28,7 @@ UNSEEN = {"payload_digest": "", "facts_digest": ""}
 
 class Command(Console):
     help = "Lists, shows and decides approvals."
-    refusals = (*Console.refusals, DecisionRefused)
+    refusals = (*Console.refusals, DecisionRefused, ledger.CannotSign)
     missing = (*Console.missing, Stranger)
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -186,8 +186,8 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 def _receipt(decision: Decision) -> dict[str, Any]:
     entry, approval = decision.entry, decision.approval
-    record = json.loads(entry.record)
-    signed = {name: record[name] for name in ("statement", "meaning", "payload_digest", "facts_digest")}
+    record = ledger.told(entry)
+    signed = {name: record.get(name, "") for name in ("statement", "meaning", "payload_digest", "facts_digest")}
     where = {"approval": approval.pk, "run": approval.run.key, "status": approval.status}
     return where | _decision(decision) | {"entry_hash": entry.entry_hash, "key_id": entry.key_id} | signed
 
