@@ -4,6 +4,7 @@ The wait kind "approval": how the engine parks, closes and resolves such a wait,
 import approvals.facts, ledger, models and runs.waits, tools, values, workflows, errors.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -15,17 +16,17 @@ from runs.errors import NotApproved, PermanentError
 from runs.models import Run
 from runs.states import Status, WaitKind
 from runs.tools import ProposedAction, Rule, over
-from runs.values import digest, from_json
+from runs.values import canonical, digest, from_json
 from runs.waits import Answered, Closing, Grant, Parked, Wait
 from runs.workflows import Finish, Goto, Step
 
 from . import ledger
 from .facts import Facts, FactSource, compare, facts, read
-from .models import Approval, ApprovalStatus, Decision
+from .models import Approval, ApprovalStatus, Decision, payee_of
 
 __all__ = ["ask", "facts", "over"]
 
-ASK_AGAIN = "ask-again"
+ASK_AGAIN, REJECT = "ask-again", "reject"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class ApprovalWait(Wait):
     act_within: timedelta
     required: int
     question: str
-    terms: dict[str, str]
+    terms: dict[str, Any]
+    evidence: str
 
     def park(self, run: Run, position: int, now: datetime) -> Parked | Answered:
         approval = self._freeze(run, position, now)
@@ -66,10 +68,12 @@ class ApprovalWait(Wait):
             payload_digest=self.action.digest,
             amount_minor=arguments.get("amount_minor"),
             currency=arguments.get("currency", ""),
+            payee=payee_of(arguments),
             facts_source=self.source,
             facts=self.facts.text,
             facts_digest=self.facts.digest,
             terms=self.terms,
+            evidence=self.evidence,
             status=ApprovalStatus.OPEN if self.needed else ApprovalStatus.NOT_REQUIRED,
             required=self.required,
             asked_at=now,
@@ -78,6 +82,7 @@ class ApprovalWait(Wait):
             closed_at=None if self.needed else now,
         )
         approval.groups.set(_groups(self.groups) if self.needed else [])
+        _supersede_earlier(approval)
         return approval
 
     @classmethod
@@ -90,6 +95,10 @@ class ApprovalWait(Wait):
                 return _elsewhere(approval, "on_reject", "rejected")
             case ApprovalStatus.EXPIRED:
                 return _elsewhere(approval, "on_expiry", "expired")
+            case ApprovalStatus.RESPONDED:
+                return _elsewhere(approval, "on_respond", "responded", {"answer": _response(approval)})
+            case ApprovalStatus.WITHDRAWN:
+                return _elsewhere(approval, "on_withdraw", "withdrawn")
         raise PermanentError(
             f"Approval {approval.pk} of step {position} is {approval.status}, so the step cannot go on."
         )
@@ -122,12 +131,9 @@ class ApprovalWait(Wait):
         if approval is None:
             # A fork inherits no approval: its copied checkpoint says who asked, and it is asked again.
             return Goto(run.checkpoints.get(position=position).step, {}, "unapproved")
-        signed = from_json(approval.signed_facts or approval.facts)
         now = read(approval.facts_source, from_json(approval.payload)["arguments"])
-        changed = [difference.name for difference in compare(signed, now.values) if difference.change != "same"]
-        # Of several approvers each signed what she was shown.
-        unlike = any(said["facts_digest"] != now.digest for said in _approvals_signed(approval))
-        return _again(approval, "changed", {"changed_facts": changed}) if changed or unlike else None
+        changed = facts_changed(approval, now)
+        return None if changed is None else _again(approval, "changed", {"changed_facts": changed})
 
     @classmethod
     def granted(cls, run: Run, position: int, key: str) -> str | None:
@@ -157,16 +163,23 @@ def ask(
     facts: FactSource | None = None,
     act_within: timedelta = timedelta(hours=24),
     required: int = 1,
-    on_expiry: str | Step = "expire",
-    on_reject: str | Step = "finish",
-    on_change: str | Step = ASK_AGAIN,
+    on_expiry: str | Step | Goto = "expire",
+    on_reject: str | Step | Goto = "finish",
+    on_change: str | Step | Goto = ASK_AGAIN,
+    on_respond: str | Step | Goto = "",
+    on_withdraw: str | Step | Goto = "finish",
+    harmless: Collection[str] = (),
+    evidence: dict[str, str] | None = None,
 ) -> ApprovalWait:
     """Return this from a step: freezes the action, and asks people where `when` says so.
 
     `groups`: any member of one of them, in the run's team, may decide. `expires_in`: until when somebody must have
     answered. `act_within`: how long the approval holds once given. `required`: distinct approvers. `on_expiry`:
     "expire" ends the run, `on_reject`: "finish" ends it as rejected, `on_change`: "ask-again" asks anew with fresh
-    facts; each may name another step instead. `question`: why people are asked, in words that lists show.
+    facts, "reject" does as `on_reject`; each may name another step instead. `harmless`: the facts whose change alone
+    changes nothing. `on_respond`: the step that a request for changes goes to (there ctx.answer holds it); without it
+    nobody can ask for changes. `on_withdraw`: what follows when whoever asked takes it back, "finish" or a step.
+    `evidence`: SHA-256 digests of what was looked at, by name. `question`: why people are asked, as lists show it.
     """
     needed = when(action.arguments) if callable(when) else when
     if needed and not groups:
@@ -180,10 +193,15 @@ def ask(
         expires_in=expires_in,
         act_within=act_within,
         required=required,
+        evidence=canonical(evidence, where="evidence") if evidence else "",
         question=question or f"{', '.join(groups)} must approve: {action.statement}",
         terms={
-            name: _name(step)
-            for name, step in (("on_expiry", on_expiry), ("on_reject", on_reject), ("on_change", on_change))
+            "on_expiry": _name(on_expiry),
+            "on_reject": _name(on_reject),
+            "on_change": _name(on_change),
+            "on_respond": _name(on_respond),
+            "on_withdraw": _name(on_withdraw),
+            "harmless": sorted(harmless),
         },
     )
 
@@ -210,6 +228,35 @@ def _approvals_signed(approval: Approval) -> list[dict[str, Any]]:
     return [from_json(entry.record) for entry in entries if entry.kind == "decision" and ledger.check_entry(entry)]
 
 
+def facts_changed(approval: Approval, now: Facts) -> list[str] | None:
+    """The names of facts that are others than those that were signed, harmless ones left out; None when there is no
+    harm. Of several approvers each signed what she was shown."""
+    harmless = set(approval.terms.get("harmless", ()))
+    names = _differing(from_json(approval.signed_facts or approval.facts), now.values, harmless)
+    is_changed = bool(names)
+    for text, signed_digest in _facts_signed(approval):
+        if signed_digest == now.digest:
+            continue
+        if digest(text) != signed_digest:
+            # What this signer was shown is not kept: only the same facts are surely the same.
+            is_changed = True
+            continue
+        seen = _differing(from_json(text), now.values, harmless)
+        names |= seen
+        is_changed = is_changed or bool(seen)
+    return sorted(names) if is_changed else None
+
+
+def _differing(then: dict[str, Any], now: dict[str, Any], harmless: set[str]) -> set[str]:
+    return {each.name for each in compare(then, now) if each.change != "same"} - harmless
+
+
+def _facts_signed(approval: Approval) -> list[tuple[str, str]]:
+    """Of each approver the facts as they are kept, and the digest that was signed."""
+    kept = dict(approval.decisions.values_list("entry__sequence", "facts"))
+    return [(kept.get(said["sequence"], ""), said["facts_digest"]) for said in _approvals_signed(approval)]
+
+
 def _latest(run: Run, position: int, *, lock: bool = False) -> Approval:
     approvals = Approval.objects.select_for_update() if lock else Approval.objects
     return approvals.filter(run=run, position=position).order_by("-version")[0]
@@ -219,14 +266,40 @@ def _closing(decision: str, approval: Approval) -> dict[str, Any]:
     return {"decision": decision, "action": from_json(approval.payload), "approval": approval.pk}
 
 
-def _elsewhere(approval: Approval, term: str, closed_as: str) -> Goto | Finish:
-    where, output = approval.terms[term], {"decision": closed_as, "approval": approval.pk}
+def _elsewhere(approval: Approval, term: str, closed_as: str, more: dict[str, Any] | None = None) -> Goto | Finish:
+    # An approval from before there was this term goes the way of all.
+    where = approval.terms.get(term) or "finish"
+    output = {"decision": closed_as, "approval": approval.pk} | (more or {})
     return Finish(closed_as, output, closed_as) if where == "finish" else Goto(where, output, closed_as)
 
 
-def _again(approval: Approval, closed_as: str, output: dict[str, Any]) -> Goto:
+def _response(approval: Approval) -> dict[str, Any]:
+    """What ctx.answer holds behind a request for changes."""
+    said = approval.decisions.get(verdict=Decision.Verdict.RESPOND)
+    return {"comment": said.comment, "approval": approval.pk, "payload_digest": approval.payload_digest}
+
+
+def _supersede_earlier(approval: Approval) -> None:
+    """What the same step of this run asked before and did not act on is replaced by this, and linked to it."""
+    earlier = Approval.objects.filter(run=approval.run_id, step=approval.step, position__lt=approval.position)
+    last = earlier.filter(spent_at=None, superseded_by=None).order_by("-position", "-version").first()
+    if last is None:
+        return
+    last.superseded_by = approval
+    if last.status in (ApprovalStatus.APPROVED, ApprovalStatus.NOT_REQUIRED):
+        last.status = ApprovalStatus.SUPERSEDED
+    last.save(update_fields=["superseded_by", "status"])
+
+
+def _again(approval: Approval, closed_as: str, output: dict[str, Any]) -> Goto | Finish:
     """Facts changed or the approval grew too old: back to the step that asked, or where the author said."""
     where = approval.terms["on_change"]
+    if where == REJECT and closed_as == "lapsed":
+        # It only grew too old: nothing speaks against asking again.
+        where = ASK_AGAIN
+    if where == REJECT:
+        on_reject = approval.terms["on_reject"]
+        return Finish("rejected", output, closed_as) if on_reject == "finish" else Goto(on_reject, output, closed_as)
     return Goto(approval.step if where == ASK_AGAIN else where, output, closed_as)
 
 
@@ -237,5 +310,7 @@ def _groups(names: tuple[str, ...]) -> list[Group]:
     return found
 
 
-def _name(step: str | Step) -> str:
+def _name(step: str | Step | Goto) -> str:
+    if isinstance(step, Goto):
+        return step.step
     return step if isinstance(step, str) else step.name
