@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from runs.admin import ReadOnlyAdmin
 
 from . import authority
-from .models import Approval, Authority, Decision, LedgerEntry, VerifyingKey
+from .models import Approval, Authority, Decision, LedgerEntry, Notice, Rung, VerifyingKey
 
 
 @admin.register(Approval)
@@ -78,3 +78,19 @@ class AuthorityAdmin(admin.ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+@admin.register(Rung)
+class RungAdmin(ReadOnlyAdmin):
+    list_display = ["approval", "number", "kind", "to", "due_at", "fired_at", "is_void"]
+    list_filter = ["kind"]
+    list_select_related = ["approval", "to"]
+    ordering = ["-id"]
+
+
+@admin.register(Notice)
+class NoticeAdmin(ReadOnlyAdmin):
+    list_display = ["written_at", "approval", "kind", "channel", "sent_at", "told", "attempts", "error"]
+    list_filter = ["kind", "channel"]
+    list_select_related = ["approval"]
+    ordering = ["-id"]

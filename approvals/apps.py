@@ -9,9 +9,12 @@ class ApprovalsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import gate  # noqa: F401  (registers the wait kind "approval" with the engine)
+        from runs import sweep
+
+        from . import builtin, escalation, gate  # noqa: F401  (they register a workflow and the wait kind "approval")
         from .signing import BadSigningKey, configured_signing_key
 
+        sweep.also("climbed", escalation.fire_due)
         try:
             configured_signing_key()
         except BadSigningKey as problem:

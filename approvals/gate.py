@@ -4,7 +4,7 @@ The wait kind "approval": how the engine parks, closes and resolves such a wait,
 import approvals.facts, ledger, models and runs.waits, tools, values, workflows, errors.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -20,11 +20,13 @@ from runs.values import canonical, digest, from_json
 from runs.waits import Answered, Closing, Grant, Parked, Wait
 from runs.workflows import Finish, Goto, Step
 
-from . import ledger
+from . import ladder as ladders
+from . import ledger, notices
 from .facts import Facts, FactSource, compare, facts, read
-from .models import Approval, ApprovalStatus, Decision, payee_of
+from .ladder import Escalate, Planned, Remind, RemindAndWait, escalate, remind, remind_and_wait
+from .models import Approval, ApprovalStatus, Decision, Notice, payee_of
 
-__all__ = ["ask", "facts", "over"]
+__all__ = ["ask", "escalate", "facts", "over", "remind", "remind_and_wait"]
 
 ASK_AGAIN, REJECT = "ask-again", "reject"
 
@@ -41,6 +43,7 @@ class ApprovalWait(Wait):
     source: str
     facts: Facts
     expires_in: timedelta
+    rungs: tuple[Planned, ...]
     act_within: timedelta
     required: int
     question: str
@@ -83,6 +86,9 @@ class ApprovalWait(Wait):
         )
         approval.groups.set(_groups(self.groups) if self.needed else [])
         _supersede_earlier(approval)
+        if self.needed:
+            ladders.set_up(approval, self.rungs, now)
+            notices.write(approval, Notice.Kind.ASKED)
         return approval
 
     @classmethod
@@ -113,6 +119,7 @@ class ApprovalWait(Wait):
             ledger.subject(approval, run) | {"due_at": ledger.instant(approval.due_at), "actor": "system"},
             at=now,
         )
+        notices.write(approval, Notice.Kind.EXPIRED)
         return Status.EXPIRED if approval.terms["on_expiry"] == "expire" else Status.READY
 
     @classmethod
@@ -163,7 +170,8 @@ def ask(
     facts: FactSource | None = None,
     act_within: timedelta = timedelta(hours=24),
     required: int = 1,
-    on_expiry: str | Step | Goto = "expire",
+    ladder: Sequence[Remind | Escalate] = (),
+    on_expiry: str | Step | Goto | RemindAndWait = "expire",
     on_reject: str | Step | Goto = "finish",
     on_change: str | Step | Goto = ASK_AGAIN,
     on_respond: str | Step | Goto = "",
@@ -172,6 +180,9 @@ def ask(
     evidence: dict[str, str] | None = None,
 ) -> ApprovalWait:
     """Return this from a step: freezes the action, and asks people where `when` says so.
+
+    `ladder`: remind(after=…) and escalate(to=…, after=…), counted from asking. `on_expiry` may also be "escalate" (to
+    the ladder's escalate without `after`, which then has `expires_in` once more) or remind_and_wait(every=…, until=…).
 
     `groups`: any member of one of them, in the run's team, may decide. `expires_in`: until when somebody must have
     answered. `act_within`: how long the approval holds once given. `required`: distinct approvers. `on_expiry`:
@@ -182,6 +193,10 @@ def ask(
     `evidence`: SHA-256 digests of what was looked at, by name. `question`: why people are asked, as lists show it.
     """
     needed = when(action.arguments) if callable(when) else when
+    plan = ladders.plan(ladder, expires_in, on_expiry)
+    if on_expiry == "escalate" or isinstance(on_expiry, RemindAndWait):
+        # The rungs do that; what follows the last end is that it expires.
+        on_expiry = "expire"
     if needed and not groups:
         raise PermanentError("ask() needs groups: somebody must be able to answer.")
     return ApprovalWait(
@@ -190,7 +205,8 @@ def ask(
         groups=tuple(groups),
         source=facts.name if facts else "",
         facts=read(facts.name if facts else "", action.arguments),
-        expires_in=expires_in,
+        expires_in=plan.expires_in,
+        rungs=plan.rungs,
         act_within=act_within,
         required=required,
         evidence=canonical(evidence, where="evidence") if evidence else "",

@@ -15,6 +15,8 @@ from django.db.models import F, Q
 
 from runs.models import DatabaseNow, JSONText, Run
 
+from .rungs import Notice, Rung  # noqa: F401 (Django looks for models here)
+
 
 class ApprovalStatus(models.TextChoices):
     OPEN = "open", "Waiting"
@@ -140,6 +142,12 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"approval {self.pk}"
+
+    @property
+    def level(self) -> int:
+        """How often it was escalated, in this version or one before it."""
+        fired = Rung.objects.filter(fired_at__isnull=False, is_void=False, kind=Rung.Kind.ESCALATE)
+        return fired.filter(approval__run=self.run_id, approval__position=self.position).count()
 
     @property
     def editors(self) -> set[int]:

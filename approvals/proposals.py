@@ -1,7 +1,7 @@
 """What else a person may answer than yes or no: propose otherwise (edit), ask for changes (respond), take back
 (withdraw). Signed, locked and refused like a decision, in one transaction with what follows from it.
 
-May import decisions, facts, models and runs' tools.
+May import decisions, facts, models, notices and runs' tools.
 """
 
 from typing import Any
@@ -13,9 +13,10 @@ from runs.engine import wake
 from runs.tools import BadArguments, ProposedAction
 from runs.values import BadValue, digest, from_json
 
+from . import notices
 from .decisions import Answer, Held, answering, check_facts, close, hold, shown_facts, sign
 from .facts import Facts, FactsFailed, read_for
-from .models import Approval, ApprovalStatus, Decision, payee_of
+from .models import Approval, ApprovalStatus, Decision, Notice, payee_of
 from .refusals import Invalid
 
 NOT_OFFERED = "This workflow says nothing of where a request for changes would go. Reject it, or propose otherwise."
@@ -115,7 +116,7 @@ def _edit(seen: Approval, answer: Answer, arguments: str) -> Decision:
         check_facts(answer, facts)
         close(held, ApprovalStatus.SUPERSEDED, facts)
         new = _next_version(held, action, new_facts)
-        _ask_anew(held, new, answer)
+        _ask_anew(held, new)
         more = {"proposed_digest": action.digest, "proposed_approval": new.pk}
         return sign(held, answer, facts, held.grounds[0], **more)
 
@@ -142,9 +143,12 @@ def _next_version(held: Held, action: ProposedAction, facts: Facts) -> Approval:
     return new
 
 
-def _ask_anew(held: Held, new: Approval, answer: Answer) -> None:
+def _ask_anew(held: Held, new: Approval) -> None:
     """The run goes on waiting, for the new version. It does not move, so it leaves no transition: the ledger tells."""
     run = held.run
+    # What is left of the ladder goes on for the new version, and its deadline is the same.
+    held.approval.rungs.pending().update(approval=new)
+    notices.write(new, Notice.Kind.ASKED)
     run.wait_terms = (run.wait_terms or {}) | {"approval": new.pk}
     run.save(update_fields=["wait_terms"])
 

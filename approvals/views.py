@@ -149,7 +149,7 @@ def _approval(request: HttpRequest, pk: int) -> Approval:
     found = Approval.objects.visible_to(request.user).filter(pk=pk)
     found = found.select_related("run__team", "team", "requested_by", "edited_by", "superseded_by", "supersedes")
     signatures = Prefetch("decisions", Decision.objects.select_related("user").order_by("decided_at", "pk"))
-    approval = found.prefetch_related("groups", signatures).first()
+    approval = found.prefetch_related("groups", "rungs__to", signatures).first()
     if approval is None:
         raise Http404("There is no such approval.")
     return approval

@@ -62,11 +62,24 @@ FLOORS = {
         },
     ],
     "approvals": [
-        {"approvals.models", "approvals.signing"},
+        {"approvals.models", "approvals.rungs", "approvals.signing"},
         {"approvals.ledger", "approvals.facts", "approvals.refusals"},
-        {"approvals.authority", "approvals.rights", "approvals.passwords"},
-        {"approvals.gate", "approvals.decisions", "approvals.proposals"},
-        {"approvals.inbox", "approvals.reading", "approvals.testing", "approvals.forms", "approvals.answers"},
+        {
+            "approvals.authority",
+            "approvals.rights",
+            "approvals.passwords",
+            "approvals.ladder",
+            "approvals.notices",
+        },
+        {"approvals.gate", "approvals.decisions", "approvals.proposals", "approvals.escalation"},
+        {
+            "approvals.inbox",
+            "approvals.reading",
+            "approvals.testing",
+            "approvals.forms",
+            "approvals.answers",
+            "approvals.builtin",
+        },
         {
             "approvals.views",
             "approvals.answer_views",

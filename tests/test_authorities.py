@@ -355,3 +355,20 @@ def test_an_adjuster_cannot_grant_herself_anything(people):
     User.objects.filter(pk=people.adjuster.pk).update(is_staff=True)
     ada = User.objects.get(pk=people.adjuster.pk)
     assert browser(ada).post("/admin/approvals/authority/add/", {"user": ada.pk}).status_code == 403
+
+
+def test_the_command_grants_lists_and_ends_and_tells_when_there_is_none(people, capsys):
+    from django.core.management import CommandError, call_command
+
+    call_command("authorities", "grant", "--to-user", "olga", "--currency", "USD", "--limit-minor", "700")
+    made = Authority.objects.get(user=people.ops)
+    call_command("authorities", "list")
+    assert "700 USD" in capsys.readouterr().out
+    call_command("authorities", "end", str(made.pk), "--as", "root")
+    made.refresh_from_db()
+    assert made.valid_to is not None
+    assert LedgerEntry.objects.filter(kind="authority").count() == 2
+    for wrong, code in ((["grant"], 2), (["grant", "--to-user", "olga", "--as", "ada"], 1), (["end", "99"], 3)):
+        with pytest.raises(CommandError) as error:
+            call_command("authorities", *wrong)
+        assert error.value.returncode == code

@@ -322,3 +322,26 @@ def test_the_forms_of_the_page_do_the_same(stage):
     assert fresh(approval.run).outcome == "withdrawn"
     assert "rick withdrew this" in text(rick.get(f"/approvals/{third.pk}/"))
     assert not Call.objects.exists()
+
+
+def test_the_command_line_answers_with_the_same_verbs(stage):
+    from django.core.management import CommandError, call_command
+
+    asks_and_can_be_sent_back(stage)
+    first = question(stage.begin())
+
+    def digests(approval, *names):
+        return [f"--{name.replace('_', '-')}={shown(approval)[name]}" for name in names]
+
+    both = ("payload_digest", "facts_digest")
+    arguments = json.dumps(json.loads(first.payload)["arguments"] | {"amount_minor": 150_000})
+    words = ["--comment", "so", "--as"]
+    call_command("approvals", "edit", str(first.pk), *words, "ada", "--arguments", arguments, *digests(first, *both))
+    second = question(first.run)
+    call_command("approvals", "respond", str(second.pk), *words, "ben", *digests(second, *both))
+    drain()
+    third = question(first.run)
+    with pytest.raises(CommandError, match="Only whoever asked"):
+        call_command("approvals", "withdraw", str(third.pk), *words, "ada", *digests(third, "payload_digest"))
+    call_command("approvals", "withdraw", str(third.pk), *words, "rick", *digests(third, "payload_digest"))
+    assert list(Decision.objects.order_by("pk").values_list("verdict", flat=True)) == ["edit", "respond", "withdraw"]
