@@ -150,7 +150,8 @@ def _ask_anew(held: Held, new: Approval) -> None:
     held.approval.rungs.pending().update(approval=new)
     notices.write(new, Notice.Kind.ASKED)
     run.wait_terms = (run.wait_terms or {}) | {"approval": new.pk}
-    run.save(update_fields=["wait_terms"])
+    run.wait_name = run.wait_name.replace(held.approval.statement, new.statement)[:200]
+    run.save(update_fields=["wait_terms", "wait_name"])
 
 
 def _closed(seen: Approval, answer: Answer, facts: Facts, status: ApprovalStatus) -> Decision:
