@@ -69,6 +69,7 @@ FLOORS = {
             "approvals.rights",
             "approvals.passwords",
             "approvals.ladder",
+            "approvals.given",
             "approvals.notices",
         },
         {"approvals.gate", "approvals.decisions", "approvals.proposals", "approvals.escalation"},
