@@ -1,13 +1,31 @@
-"""Approvals, decisions and the ledger in the admin: to read and search, never to change.
+"""Approvals, decisions and the ledger in the admin: to read and search, never to change. Authorities: to grant, change
+and end, by the verbs that enter it in the ledger.
 
-May import models, and the read-only base of runs.admin.
+May import authority, models, and the read-only base of runs.admin.
 """
 
+from typing import Any
+
 from django.contrib import admin
+from django.db.models import Model
+from django.forms import ModelForm
+from django.http import HttpRequest
 
 from runs.admin import ReadOnlyAdmin
 
-from .models import Approval, Decision, LedgerBody, LedgerCheckpoint, LedgerEntry, StatementTemplate, VerifyingKey
+from . import authority
+from .models import (
+    Approval,
+    Authority,
+    Decision,
+    LedgerBody,
+    LedgerCheckpoint,
+    LedgerEntry,
+    Notice,
+    Rung,
+    StatementTemplate,
+    VerifyingKey,
+)
 
 
 @admin.register(Approval)
@@ -66,3 +84,44 @@ class LedgerCheckpointAdmin(ReadOnlyAdmin):
 class StatementTemplateAdmin(ReadOnlyAdmin):
     list_display = ["version", "text"]
     ordering = ["version"]
+
+
+@admin.register(Authority)
+class AuthorityAdmin(admin.ModelAdmin):
+    """To end one, let it be valid until now; none is ever deleted."""
+
+    actions = None
+    fields = authority.COLUMNS
+    list_display = ["id", "user", "group", "workflow", "team", "currency", "limit_minor", "valid_from", "valid_to"]
+    list_select_related = ["user", "group", "team"]
+    list_filter = ["workflow", "team"]
+    ordering = ["-id"]
+
+    def save_model(self, request: HttpRequest, obj: Authority, form: ModelForm, change: bool) -> None:
+        said = {name: form.cleaned_data[name] for name in authority.COLUMNS}
+        if change:
+            authority.change(obj.pk, by=request.user, **said)
+        else:
+            obj.pk = authority.grant(by=request.user, **said).pk
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"valid_from": authority.database_clock()}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Rung)
+class RungAdmin(ReadOnlyAdmin):
+    list_display = ["approval", "number", "kind", "to", "due_at", "fired_at", "is_void"]
+    list_filter = ["kind"]
+    list_select_related = ["approval", "to"]
+    ordering = ["-id"]
+
+
+@admin.register(Notice)
+class NoticeAdmin(ReadOnlyAdmin):
+    list_display = ["written_at", "approval", "kind", "channel", "sent_at", "told", "attempts", "error"]
+    list_filter = ["kind", "channel"]
+    list_select_related = ["approval"]
+    ordering = ["-id"]

@@ -11,9 +11,13 @@ class ApprovalsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, gate  # noqa: F401  (system checks, and the wait kind "approval")
+        from runs import sweep
+
+        # They register system checks and the wait kind "approval".
+        from . import checks, escalation, gate  # noqa: F401
         from .signing import BadSigningKey, configured_signing_key
 
+        sweep.also("climbed", escalation.fire_due)
         if sys.argv[1:3] == ["signing_key", "create"]:
             # It makes the key that is missing.
             return

@@ -1,9 +1,10 @@
 """decide: one person's signed answer to an approval. One transaction decides, moves the run, rings and signs.
 
 Rights, deadline and digests are checked there, when the decision is taken, not when the page was drawn. May import
-approvals.facts, ledger, models and the verbs of runs.engine.
+authority, facts, ledger, models, refusals, rights and the verbs of runs.engine.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,70 +17,64 @@ from runs.engine import wake
 from runs.models import AuditEvent, Run, database_clock
 from runs.values import BadValue, as_json, digest
 
-from . import ledger
+from . import authority, ledger, rights
 from .facts import Facts, current
-from .models import Approval, ApprovalStatus, Decision
+from .models import Approval, ApprovalStatus, Authority, Decision
+from .refusals import (
+    AlreadyDecided,
+    Changed,
+    DecisionRefused,
+    FactsUnreadable,
+    Invalid,
+    NotAnApprover,
+    Stranger,
+    TooLate,
+    when,
+)
+from .rights import may_approve, may_decide
+
+__all__ = [
+    "LONGEST_COMMENT",
+    "MEANING",
+    "AlreadyDecided",
+    "Changed",
+    "DecisionRefused",
+    "FactsUnreadable",
+    "Invalid",
+    "NotAnApprover",
+    "Stranger",
+    "TooLate",
+    "decide",
+    "may_approve",
+    "may_decide",
+]
 
 MEANING = {
     Decision.Verdict.APPROVE: "I have read this payload and these facts, and approve that exactly these bytes be sent.",
     Decision.Verdict.REJECT: "I have read this payload, and reject it.",
+    Decision.Verdict.EDIT: "I have read this payload, and propose another in its place, for others to approve.",
+    Decision.Verdict.RESPOND: "I have read this payload, and ask for changes before anybody approves it.",
+    Decision.Verdict.WITHDRAW: "I asked for this, and withdraw it.",
+}
+SAY_WHY = {
+    Decision.Verdict.REJECT: "Say why you reject it: the reason is kept in the audit trail and shown to the team.",
+    Decision.Verdict.EDIT: "Say why you propose something else: the reason is kept and shown to those who decide.",
+    Decision.Verdict.RESPOND: "Say which changes you ask for: these words are the answer that the workflow gets.",
+    Decision.Verdict.WITHDRAW: "Say why you withdraw it: the reason is kept in the audit trail.",
 }
 LONGEST_COMMENT = 4000
 
 
-class DecisionRefused(Exception):
-    """Nothing was decided. `status` is the HTTP status that says the same."""
+@dataclass(frozen=True)
+class Held:
+    """An open approval under the locks of the deciding transaction. `grounds`: the signer's authorities, the narrowest
+    first. `now`: the database's clock, read after the locks."""
 
-    status = 400
-
-
-class Stranger(DecisionRefused):
-    status = 404
-
-    def __init__(self) -> None:
-        super().__init__("There is no such approval.")
-
-
-class NotAnApprover(DecisionRefused):
-    status = 403
-
-
-class AlreadyDecided(DecisionRefused):
-    status = 409
-
-    def __init__(self, sentence: str, decision: Decision | None = None) -> None:
-        super().__init__(sentence)
-        self.decision = decision
-
-
-class TooLate(DecisionRefused):
-    status = 410
-
-    def __init__(self, due_at: datetime) -> None:
-        super().__init__(f"This approval expired at {_when(due_at)}. Nothing was decided and nothing is paid.")
-        self.due_at = due_at
-
-
-class Changed(DecisionRefused):
-    status = 412
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"The {what} changed since you saw it. Nothing was decided; read what is shown now and decide on that."
-        )
-        self.what = what
-
-
-class Invalid(DecisionRefused):
-    status = 422
-
-    def __init__(self, field: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.field = field
-
-
-class FactsUnreadable(DecisionRefused):
-    status = 503
+    run: Run
+    approval: Approval
+    signer: Any
+    grounds: list[Authority]
+    now: datetime
 
 
 @dataclass(frozen=True)
@@ -114,79 +109,133 @@ def decide(
     decision. Every refusal is a DecisionRefused, and leaves a row in the audit trail.
     """
     answer = Answer(user, verdict, comment.strip(), payload_digest, facts_digest, auth_method, auth_age, actor)
-    approval = Approval.objects.visible_to(user).filter(pk=approval_id).first()
-    try:
-        if approval is None:
-            raise Stranger
-        _check_words(answer)
-        # Outside the transaction: reading facts may ask other systems.
-        facts = current(approval)
-        if facts.problem and approval.status == ApprovalStatus.OPEN:
-            raise FactsUnreadable(facts.problem)
-        with transaction.atomic():
-            return _decide(approval, answer, facts)
-    except DecisionRefused as refusal:
-        _record_refusal(approval, answer, refusal)
-        raise
+    return answering(approval_id, answer, lambda approval: _take(approval, answer))
 
 
-def may_decide(user: Any, approval: Approval) -> str:
-    """Empty when this person may decide this approval now, else the rule that forbids it."""
-    if not user.is_active:
-        return "This account is switched off."
-    if user.is_superuser:
-        return "A superuser sees everything and decides nothing."
-    if approval.requested_by_id == user.pk:
-        return "Whoever asked for this may not approve it: four eyes."
-    own = set(user.groups.values_list("pk", flat=True))
-    asked = list(approval.groups.all())
-    if not own & {group.pk for group in asked}:
-        return f"Only {' or '.join(sorted(group.name for group in asked)) or 'nobody'} may decide this."
-    if approval.team_id not in own:
-        return f"Only members of the team {approval.team.name} may decide this."
-    return ""
-
-
-def _decide(seen: Approval, answer: Answer, facts: Facts) -> Decision:
-    # Lock order everywhere: run, approval, authority, and the ledger's head last.
+def hold(seen: Approval, answer: Answer) -> Held | Decision:
+    """Lock what an answer changes, and refuse whoever may not answer or comes too late; the person's first decision
+    when they say the same again. In the deciding transaction."""
+    # Lock order everywhere: run, approval, authority, payee, and the ledger's head last.
     run = Run.objects.select_for_update(no_key=True).get(pk=seen.run_id)
     approval = Approval.objects.select_for_update(no_key=True).get(pk=seen.pk)
     signer = get_user_model().objects.select_for_update(no_key=True).get(pk=answer.user.pk)
+    approval.run = run
     before = approval.decisions.filter(user=signer).first()
     if before is not None and before.verdict == answer.verdict:
         return before
-    _check_rights(signer, approval)
+    grounds = rights.grounds(signer, approval, answer.verdict)
     _check_open(approval)
     if before is not None:
         raise AlreadyDecided(
-            f"You answered this already, at {_when(before.decided_at)}. Your answer changed nothing.", before
+            f"You answered this already, at {when(before.decided_at)}. Your answer changed nothing.", before
         )
     # The clock is read after the locks: whoever waited for them may have waited past the deadline.
     now = database_clock()
     if now >= approval.due_at:
         raise TooLate(approval.due_at)
-    _check_seen(approval, answer, facts)
-    if _close(approval, answer.verdict, facts, now):
-        words = "approved" if answer.verdict == Decision.Verdict.APPROVE else "rejected"
-        wake(run, why=f"{words} by {signer.get_username()}", actor=answer.actor, user=signer)
-    entry = ledger.append("decision", _record(approval, run, signer, answer, facts), at=now)
+    if answer.payload_digest != approval.payload_digest or digest(approval.payload) != approval.payload_digest:
+        raise Changed("payload")
+    return Held(run, approval, signer, grounds, now)
+
+
+def sign(held: Held, answer: Answer, facts: Facts, used: Authority | None, **more: Any) -> Decision:
+    """Append the signed record and the decision's row: the last that a deciding transaction does. `more`: members that
+    the record has besides."""
+    members = _record(held.approval, held.run, held.signer, answer, facts) | _authority_used(used) | more
+    entry = ledger.append("decision", members, at=held.now)
     return Decision.objects.create(
-        approval=approval, user=signer, verdict=answer.verdict, comment=answer.comment, decided_at=now, entry=entry
+        approval=held.approval,
+        user=held.signer,
+        verdict=answer.verdict,
+        comment=answer.comment,
+        facts=facts.text,
+        decided_at=held.now,
+        entry=entry,
     )
 
 
-def _close(approval: Approval, verdict: str, facts: Facts, now: datetime) -> bool:
-    """Close the approval if this verdict settles it: one rejection does, and so does the last approval required."""
-    approval.signed_facts = facts.text
-    if verdict == Decision.Verdict.APPROVE:
-        earlier = approval.decisions.filter(verdict=Decision.Verdict.APPROVE).count()
-        if earlier + 1 < approval.required:
-            approval.save(update_fields=["signed_facts"])
-            return False
-    approval.status = ApprovalStatus.APPROVED if verdict == Decision.Verdict.APPROVE else ApprovalStatus.REJECTED
-    approval.closed_at = now
-    approval.save(update_fields=["signed_facts", "status", "closed_at"])
-    return True
+def check_facts(answer: Answer, facts: Facts) -> None:
+    """Refuse an answer to other facts than those of now. Raises Changed."""
+    if answer.facts_digest != facts.digest:
+        raise Changed("facts")
+
+
+def close(held: Held, status: ApprovalStatus, facts: Facts) -> None:
+    """The question is settled: keep the facts that its last signer was shown."""
+    held.approval.status, held.approval.closed_at, held.approval.signed_facts = status, held.now, facts.text
+    held.approval.save(update_fields=["signed_facts", "status", "closed_at"])
+
+
+def answering(approval_id: int, answer: Answer, take: Callable[[Approval], Decision]) -> Decision:
+    """Let `take` decide on an approval that the person may see; a refusal leaves a row in the audit trail."""
+    approval = Approval.objects.visible_to(answer.user).filter(pk=approval_id).first()
+    try:
+        if approval is None:
+            raise Stranger
+        _check_words(answer)
+        return take(approval)
+    except DecisionRefused as refusal:
+        _record_refusal(approval, answer, refusal)
+        raise
+
+
+def shown_facts(approval: Approval) -> Facts:
+    """The facts now, read before the transaction: reading them may ask other systems. Raises FactsUnreadable."""
+    facts = current(approval)
+    if facts.problem and approval.status == ApprovalStatus.OPEN:
+        raise FactsUnreadable(facts.problem)
+    return facts
+
+
+def _take(approval: Approval, answer: Answer) -> Decision:
+    if answer.verdict not in (Decision.Verdict.APPROVE, Decision.Verdict.REJECT):
+        raise Invalid("verdict", "Choose approve or reject.")
+    facts = shown_facts(approval)
+    with transaction.atomic():
+        return _decide(approval, answer, facts)
+
+
+def _decide(seen: Approval, answer: Answer, facts: Facts) -> Decision:
+    held = hold(seen, answer)
+    if isinstance(held, Decision):
+        return held
+    check_facts(answer, facts)
+    used = _authority_for(held, answer)
+    if answer.verdict == Decision.Verdict.REJECT:
+        _settle(held, ApprovalStatus.REJECTED, answer, facts)
+    elif held.approval.decisions.filter(verdict=Decision.Verdict.APPROVE).count() + 1 >= held.approval.required:
+        _settle(held, ApprovalStatus.APPROVED, answer, facts)
+    else:
+        held.approval.signed_facts = facts.text
+        held.approval.save(update_fields=["signed_facts"])
+    return sign(held, answer, facts, used)
+
+
+def _settle(held: Held, status: ApprovalStatus, answer: Answer, facts: Facts) -> None:
+    """One rejection settles it, and so does the last approval required."""
+    close(held, status, facts)
+    wake(held.run, why=f"{status} by {held.signer.get_username()}", actor=answer.actor, user=held.signer)
+
+
+def _authority_for(held: Held, answer: Answer) -> Authority:
+    if answer.verdict != Decision.Verdict.APPROVE:
+        return held.grounds[0]
+    if held.signer.pk in held.approval.editors:
+        raise NotAnApprover(rights.EDITED)
+    used = authority.to_approve(held.grounds, held.approval, held.now)
+    authority.check_fresh(used, held.approval, answer.auth_age)
+    return used
+
+
+def _authority_used(used: Authority | None) -> dict[str, Any]:
+    if used is None:
+        return {"authority": None}
+    return {
+        "authority": used.pk,
+        "authority_limit_minor": used.limit_minor,
+        "authority_payee_limit_minor": used.payee_limit_minor,
+        "authority_currency": used.currency,
+    }
 
 
 def _record(approval: Approval, run: Run, signer: Any, answer: Answer, facts: Facts) -> dict[str, Any]:
@@ -207,8 +256,8 @@ def _record(approval: Approval, run: Run, signer: Any, answer: Answer, facts: Fa
 def _check_words(answer: Answer) -> None:
     if answer.verdict not in Decision.Verdict.values:
         raise Invalid("verdict", "Choose approve or reject.")
-    if answer.verdict == Decision.Verdict.REJECT and not answer.comment:
-        raise Invalid("comment", "Say why you reject it: the reason is kept in the audit trail and shown to the team.")
+    if answer.verdict != Decision.Verdict.APPROVE and not answer.comment:
+        raise Invalid("comment", SAY_WHY[Decision.Verdict(answer.verdict)])
     if len(answer.comment) > LONGEST_COMMENT:
         raise Invalid("comment", f"The comment has {len(answer.comment)} characters; {LONGEST_COMMENT} is the most.")
     try:
@@ -219,30 +268,15 @@ def _check_words(answer: Answer) -> None:
         ) from None
 
 
-def _check_seen(approval: Approval, answer: Answer, facts: Facts) -> None:
-    if answer.payload_digest != approval.payload_digest or digest(approval.payload) != approval.payload_digest:
-        raise Changed("payload")
-    if answer.facts_digest != facts.digest:
-        raise Changed("facts")
-
-
-def _check_rights(signer: Any, approval: Approval) -> None:
-    if rule := may_decide(signer, approval):
-        raise NotAnApprover(rule)
-
-
 def _check_open(approval: Approval) -> None:
     if approval.status == ApprovalStatus.EXPIRED:
         raise TooLate(approval.due_at)
     if approval.status == ApprovalStatus.OPEN:
         return
     last = approval.decisions.select_related("user").order_by("-decided_at").first()
-    who = f" by {last.user.get_username()} at {_when(last.decided_at)}" if last else f" at {_when(approval.closed_at)}"
-    label = (
-        "cancelled with its run"
-        if approval.status == ApprovalStatus.WITHDRAWN
-        else approval.get_status_display().lower()
-    )
+    who = f" by {last.user.get_username()} at {when(last.decided_at)}" if last else f" at {when(approval.closed_at)}"
+    with_its_run = approval.status == ApprovalStatus.WITHDRAWN and last is None
+    label = "cancelled with its run" if with_its_run else approval.get_status_display().lower()
     raise AlreadyDecided(f"This was already {label}{who}. Your answer changed nothing.", last)
 
 
@@ -256,7 +290,3 @@ def _record_refusal(approval: Approval | None, answer: Answer, refusal: Decision
         actor=answer.actor,
         user=answer.user,
     )
-
-
-def _when(moment: datetime | None) -> str:
-    return f"{moment:%d %b %Y, %H:%M:%S} UTC" if moment else "an unknown time"

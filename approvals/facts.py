@@ -64,6 +64,20 @@ def read(source: str, arguments: dict[str, Any]) -> Facts:
     return Facts(from_json(text), text, digest(text))
 
 
+class FactsFailed(Exception):
+    """The facts could not be read."""
+
+
+def read_for(source: str, arguments: dict[str, Any]) -> Facts:
+    """The facts of a proposal. Raises FactsFailed whatever its source raises."""
+    try:
+        return read(source, arguments)
+    except Exception as error:
+        raise FactsFailed(
+            f"The facts of what you propose could not be read ({type(error).__name__}), so it was not asked."
+        ) from error
+
+
 def current(approval: Approval) -> Facts:
     """The facts of an approval now, for a page: a source that fails is told, not raised."""
     if approval.facts_source and approval.facts_source not in _sources:

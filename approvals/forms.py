@@ -10,7 +10,7 @@ class DecisionForm(forms.Form):
     """One form for both buttons. The digests are what the person was shown; they are checked, never trusted."""
 
     verdict = forms.ChoiceField(
-        choices=Decision.Verdict,
+        choices=[choice for choice in Decision.Verdict.choices if choice[0] in ("approve", "reject")],
         error_messages=dict.fromkeys(("required", "invalid_choice"), "Choose approve or reject."),
     )
     comment = forms.CharField(
@@ -21,6 +21,7 @@ class DecisionForm(forms.Form):
     payload_digest = forms.CharField(required=False, max_length=64)
     facts_digest = forms.CharField(required=False, max_length=64)
     read = forms.BooleanField(required=False)
+    password = forms.CharField(required=False, max_length=4096, strip=False)
 
     def clean(self) -> dict:
         cleaned = super().clean() or {}
@@ -30,3 +31,12 @@ class DecisionForm(forms.Form):
         if verdict == Decision.Verdict.REJECT and not cleaned.get("comment") and "comment" not in self.errors:
             self.add_error("comment", "Say why you reject this.")
         return cleaned
+
+
+class AnswerForm(forms.Form):
+    """Propose otherwise, ask for changes, withdraw: words, what was shown, and for a proposal the arguments."""
+
+    comment = DecisionForm.base_fields["comment"]
+    payload_digest = DecisionForm.base_fields["payload_digest"]
+    facts_digest = DecisionForm.base_fields["facts_digest"]
+    arguments = forms.CharField(required=False, max_length=200_000, strip=False)

@@ -4,6 +4,7 @@ The wait kind "approval": how the engine parks, closes and resolves such a wait,
 import approvals.facts, ledger, models and runs.waits, tools, values, workflows, errors.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -15,17 +16,20 @@ from runs.errors import NotApproved, PermanentError
 from runs.models import Run
 from runs.states import Status, WaitKind
 from runs.tools import ProposedAction, Rule, over
-from runs.values import digest, from_json
+from runs.values import canonical, digest, from_json
 from runs.waits import Answered, Closing, Grant, Parked, Wait
 from runs.workflows import Finish, Goto, Step
 
-from . import ledger
-from .facts import Facts, FactSource, compare, facts, read
-from .models import Approval, ApprovalStatus, Decision
+from . import ladder as ladders
+from . import ledger, notices
+from .facts import Facts, FactSource, facts, read
+from .given import approvals_signed, facts_changed
+from .ladder import Escalate, Planned, Remind, RemindAndWait, escalate, remind, remind_and_wait
+from .models import Approval, ApprovalStatus, Decision, Notice, payee_of
 
-__all__ = ["ask", "facts", "over"]
+__all__ = ["ask", "escalate", "facts", "over", "remind", "remind_and_wait"]
 
-ASK_AGAIN = "ask-again"
+ASK_AGAIN, REJECT = "ask-again", "reject"
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,12 @@ class ApprovalWait(Wait):
     source: str
     facts: Facts
     expires_in: timedelta
+    rungs: tuple[Planned, ...]
     act_within: timedelta
     required: int
     question: str
-    terms: dict[str, str]
+    terms: dict[str, Any]
+    evidence: str
 
     def park(self, run: Run, position: int, now: datetime) -> Parked | Answered:
         approval = self._freeze(run, position, now)
@@ -67,10 +73,12 @@ class ApprovalWait(Wait):
             payload_digest=self.action.digest,
             amount_minor=arguments.get("amount_minor"),
             currency=arguments.get("currency", ""),
+            payee=payee_of(arguments),
             facts_source=self.source,
             facts=self.facts.text,
             facts_digest=self.facts.digest,
             terms=self.terms,
+            evidence=self.evidence,
             status=ApprovalStatus.OPEN if self.needed else ApprovalStatus.NOT_REQUIRED,
             required=self.required,
             asked_at=now,
@@ -79,6 +87,10 @@ class ApprovalWait(Wait):
             closed_at=None if self.needed else now,
         )
         approval.groups.set(_groups(self.groups) if self.needed else [])
+        _supersede_earlier(approval)
+        if self.needed:
+            ladders.set_up(approval, self.rungs, now)
+            notices.write(approval, Notice.Kind.ASKED)
         return approval
 
     @classmethod
@@ -91,6 +103,10 @@ class ApprovalWait(Wait):
                 return _elsewhere(approval, "on_reject", "rejected")
             case ApprovalStatus.EXPIRED:
                 return _elsewhere(approval, "on_expiry", "expired")
+            case ApprovalStatus.RESPONDED:
+                return _elsewhere(approval, "on_respond", "responded", {"answer": _response(approval)})
+            case ApprovalStatus.WITHDRAWN:
+                return _elsewhere(approval, "on_withdraw", "withdrawn")
         raise PermanentError(
             f"Approval {approval.pk} of step {position} is {approval.status}, so the step cannot go on."
         )
@@ -105,6 +121,7 @@ class ApprovalWait(Wait):
             ledger.subject(approval, run) | {"due_at": ledger.instant(approval.due_at), "actor": "system"},
             at=now,
         )
+        notices.write(approval, Notice.Kind.EXPIRED)
         return Status.EXPIRED if approval.terms["on_expiry"] == "expire" else Status.READY
 
     @classmethod
@@ -123,12 +140,9 @@ class ApprovalWait(Wait):
         if approval is None:
             # A fork inherits no approval: its copied checkpoint says who asked, and it is asked again.
             return Goto(run.checkpoints.get(position=position).step, {}, "unapproved")
-        signed = from_json(approval.signed_facts or approval.facts)
         now = read(approval.facts_source, from_json(approval.payload)["arguments"])
-        changed = [difference.name for difference in compare(signed, now.values) if difference.change != "same"]
-        # Of several approvers each signed what she was shown.
-        unlike = any(said["facts_digest"] != now.digest for said in _approvals_signed(approval))
-        return _again(approval, "changed", {"changed_facts": changed}) if changed or unlike else None
+        changed = facts_changed(approval, now)
+        return None if changed is None else _again(approval, "changed", {"changed_facts": changed})
 
     @classmethod
     def granted(cls, run: Run, position: int, key: str) -> Grant | None:
@@ -158,18 +172,33 @@ def ask(
     facts: FactSource | None = None,
     act_within: timedelta = timedelta(hours=24),
     required: int = 1,
-    on_expiry: str | Step = "expire",
-    on_reject: str | Step = "finish",
-    on_change: str | Step = ASK_AGAIN,
+    ladder: Sequence[Remind | Escalate] = (),
+    on_expiry: str | Step | Goto | RemindAndWait = "expire",
+    on_reject: str | Step | Goto = "finish",
+    on_change: str | Step | Goto = ASK_AGAIN,
+    on_respond: str | Step | Goto = "",
+    on_withdraw: str | Step | Goto = "finish",
+    harmless: Collection[str] = (),
+    evidence: dict[str, str] | None = None,
 ) -> ApprovalWait:
     """Return this from a step: freezes the action, and asks people where `when` says so.
+
+    `ladder`: remind(after=…) and escalate(to=…, after=…), counted from asking. `on_expiry` may also be "escalate" (to
+    the ladder's escalate without `after`, which then has `expires_in` once more) or remind_and_wait(every=…, until=…).
 
     `groups`: any member of one of them, in the run's team, may decide. `expires_in`: until when somebody must have
     answered. `act_within`: how long the approval holds once given. `required`: distinct approvers. `on_expiry`:
     "expire" ends the run, `on_reject`: "finish" ends it as rejected, `on_change`: "ask-again" asks anew with fresh
-    facts; each may name another step instead. `question`: why people are asked, in words that lists show.
+    facts, "reject" does as `on_reject`; each may name another step instead. `harmless`: the facts whose change alone
+    changes nothing. `on_respond`: the step that a request for changes goes to (there ctx.answer holds it); without it
+    nobody can ask for changes. `on_withdraw`: what follows when whoever asked takes it back, "finish" or a step.
+    `evidence`: SHA-256 digests of what was looked at, by name. `question`: why people are asked, as lists show it.
     """
     needed = when(action.arguments) if callable(when) else when
+    plan = ladders.plan(ladder, expires_in, on_expiry)
+    if on_expiry == "escalate" or isinstance(on_expiry, RemindAndWait):
+        # The rungs do that; what follows the last end is that it expires.
+        on_expiry = "expire"
     if needed and not groups:
         raise PermanentError("ask() needs groups: somebody must be able to answer.")
     return ApprovalWait(
@@ -178,13 +207,19 @@ def ask(
         groups=tuple(groups),
         source=facts.name if facts else "",
         facts=read(facts.name if facts else "", action.arguments),
-        expires_in=expires_in,
+        expires_in=plan.expires_in,
+        rungs=plan.rungs,
         act_within=act_within,
         required=required,
+        evidence=canonical(evidence, where="evidence") if evidence else "",
         question=question or f"{', '.join(groups)} must approve: {action.statement}",
         terms={
-            name: _name(step)
-            for name, step in (("on_expiry", on_expiry), ("on_reject", on_reject), ("on_change", on_change))
+            "on_expiry": _name(on_expiry),
+            "on_reject": _name(on_reject),
+            "on_change": _name(on_change),
+            "on_respond": _name(on_respond),
+            "on_withdraw": _name(on_withdraw),
+            "harmless": sorted(harmless),
         },
     )
 
@@ -200,15 +235,8 @@ def _refuse_unless_given(approval: Approval) -> None:
             raise NotApproved(approval.tool, "the tool requires an approval for this, and nobody was asked.")
     elif approval.status != ApprovalStatus.APPROVED:
         raise NotApproved(approval.tool, f"approval {approval.pk} is {approval.status}.")
-    elif len(_approvals_signed(approval)) < approval.required:
+    elif len(approvals_signed(approval)) < approval.required:
         raise NotApproved(approval.tool, f"approval {approval.pk} has fewer signatures than it requires.")
-
-
-def _approvals_signed(approval: Approval) -> list[dict[str, Any]]:
-    """The records of those who approved, as far as signature, hash and rows agree."""
-    given = approval.decisions.filter(verdict=Decision.Verdict.APPROVE).select_related("entry").order_by("entry_id")
-    entries = [decision.entry for decision in given]
-    return [from_json(entry.record) for entry in entries if entry.kind == "decision" and ledger.check_entry(entry)]
 
 
 def _latest(run: Run, position: int, *, lock: bool = False) -> Approval:
@@ -220,14 +248,40 @@ def _closing(decision: str, approval: Approval) -> dict[str, Any]:
     return {"decision": decision, "action": from_json(approval.payload), "approval": approval.pk}
 
 
-def _elsewhere(approval: Approval, term: str, closed_as: str) -> Goto | Finish:
-    where, output = approval.terms[term], {"decision": closed_as, "approval": approval.pk}
+def _elsewhere(approval: Approval, term: str, closed_as: str, more: dict[str, Any] | None = None) -> Goto | Finish:
+    # An approval from before there was this term goes the way of all.
+    where = approval.terms.get(term) or "finish"
+    output = {"decision": closed_as, "approval": approval.pk} | (more or {})
     return Finish(closed_as, output, closed_as) if where == "finish" else Goto(where, output, closed_as)
 
 
-def _again(approval: Approval, closed_as: str, output: dict[str, Any]) -> Goto:
+def _response(approval: Approval) -> dict[str, Any]:
+    """What ctx.answer holds behind a request for changes."""
+    said = approval.decisions.get(verdict=Decision.Verdict.RESPOND)
+    return {"comment": said.comment, "approval": approval.pk, "payload_digest": approval.payload_digest}
+
+
+def _supersede_earlier(approval: Approval) -> None:
+    """What the same step of this run asked before and did not act on is replaced by this, and linked to it."""
+    earlier = Approval.objects.filter(run=approval.run_id, step=approval.step, position__lt=approval.position)
+    last = earlier.filter(spent_at=None, superseded_by=None).order_by("-position", "-version").first()
+    if last is None:
+        return
+    last.superseded_by = approval
+    if last.status in (ApprovalStatus.APPROVED, ApprovalStatus.NOT_REQUIRED):
+        last.status = ApprovalStatus.SUPERSEDED
+    last.save(update_fields=["superseded_by", "status"])
+
+
+def _again(approval: Approval, closed_as: str, output: dict[str, Any]) -> Goto | Finish:
     """Facts changed or the approval grew too old: back to the step that asked, or where the author said."""
     where = approval.terms["on_change"]
+    if where == REJECT and closed_as == "lapsed":
+        # It only grew too old: nothing speaks against asking again.
+        where = ASK_AGAIN
+    if where == REJECT:
+        on_reject = approval.terms["on_reject"]
+        return Finish("rejected", output, closed_as) if on_reject == "finish" else Goto(on_reject, output, closed_as)
     return Goto(approval.step if where == ASK_AGAIN else where, output, closed_as)
 
 
@@ -238,5 +292,7 @@ def _groups(names: tuple[str, ...]) -> list[Group]:
     return found
 
 
-def _name(step: str | Step) -> str:
+def _name(step: str | Step | Goto) -> str:
+    if isinstance(step, Goto):
+        return step.step
     return step if isinstance(step, str) else step.name

@@ -16,6 +16,7 @@ APPEND_ONLY = (
     "approvals_statementtemplate",
     "approvals_verifyingkey",
     "approvals_decision",
+    "runs_artefact",
     "runs_auditevent",
     "runs_checkpoint",
     "runs_transition",
@@ -25,7 +26,10 @@ APPEND_ONLY = (
 OTHERS = {
     "approval_stays": "approvals_approval",
     "approval_stays_as_asked": "approvals_approval",
+    "approval_spent_when_signed": "approvals_approval",
     "approvals_approval_not_emptied": "approvals_approval",
+    "authority_is_kept": "approvals_authority",
+    "authorities_not_emptied": "approvals_authority",
     "decision_by_four_eyes": "approvals_decision",
     "ledger_body_only_withheld": "approvals_ledgerbody",
     "approvals_ledgerbody_not_emptied": "approvals_ledgerbody",

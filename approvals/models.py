@@ -4,11 +4,12 @@ Lives here: columns, constraints and the questions a list asks. What decides is 
 May import chain, runs.models and runs.states.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 
@@ -22,6 +23,7 @@ from .chain import (  # noqa: F401 (Django looks for models here)
     StatementTemplate,
     VerifyingKey,
 )
+from .rungs import Notice, Rung  # noqa: F401 (Django looks for models here)
 
 
 class ApprovalStatus(models.TextChoices):
@@ -33,7 +35,11 @@ class ApprovalStatus(models.TextChoices):
     REJECTED = "rejected", "Rejected"
     EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
-    """The run was cancelled while it waited."""
+    """Whoever asked took it back, or the run was cancelled while it waited."""
+    RESPONDED = "responded", "Sent back"
+    """Changes were asked for; the run went where its workflow says."""
+    SUPERSEDED = "superseded", "Superseded"
+    """Another approval took its place: a counter-proposal, or the same question on changed facts."""
 
 
 class ApprovalQuerySet(models.QuerySet["Approval"]):
@@ -74,6 +80,13 @@ class Approval(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
 
+    edited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    superseded_by = models.OneToOneField(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="supersedes"
+    )
+
     tool = models.CharField(max_length=100)
     statement = models.TextField(help_text="The action in plain words, from the tool's template.")
     statement_version = models.CharField(max_length=64, help_text="Digest of the template that made the statement.")
@@ -81,10 +94,14 @@ class Approval(models.Model):
     payload_digest = models.CharField(max_length=64)
     amount_minor = models.BigIntegerField(null=True, blank=True)
     currency = models.CharField(max_length=3, blank=True)
+    payee = models.TextField(blank=True, db_default="", help_text="Whom the action pays, as far as it says so.")
     facts_source = models.CharField(max_length=100, blank=True)
     facts = models.TextField(help_text="Canonical JSON of the facts at asking.")
     facts_digest = models.CharField(max_length=64)
     signed_facts = models.TextField(blank=True, help_text="Canonical JSON of the facts that the last signer was shown.")
+    evidence = models.TextField(
+        blank=True, db_default="", help_text="Canonical JSON: SHA-256 of each piece of evidence, by name."
+    )
     terms = JSONText(help_text="What follows an expiry, a rejection, a change of facts.")
 
     status = models.CharField(max_length=12, choices=ApprovalStatus, default=ApprovalStatus.OPEN)
@@ -111,6 +128,7 @@ class Approval(models.Model):
             models.Index(
                 fields=["team", "due_at", "id"], name="approval_team_due", condition=Q(status=ApprovalStatus.OPEN)
             ),
+            models.Index(fields=["payee", "currency"], name="approval_payee", condition=~Q(payee="")),
         ]
         constraints = [
             models.UniqueConstraint(fields=["run", "position", "version"], name="approval_once_per_version"),
@@ -133,6 +151,24 @@ class Approval(models.Model):
     def __str__(self) -> str:
         return f"approval {self.pk}"
 
+    @property
+    def level(self) -> int:
+        """How often it was escalated, in this version or one before it."""
+        fired = Rung.objects.filter(fired_at__isnull=False, is_void=False, kind=Rung.Kind.ESCALATE)
+        return fired.filter(approval__run=self.run_id, approval__position=self.position).count()
+
+    @property
+    def editors(self) -> set[int]:
+        """The keys of those who changed this action, in this version or one before it."""
+        versions = Approval.objects.filter(run=self.run_id, position=self.position, version__lte=self.version)
+        return {editor for editor in versions.values_list("edited_by", flat=True) if editor is not None}
+
+
+def payee_of(arguments: dict[str, Any]) -> str:
+    """Whom an action pays, as far as its arguments say so in text."""
+    payee = arguments.get("payee", "")
+    return payee if isinstance(payee, str) else ""
+
 
 class Decision(models.Model):
     """One person's signed answer. Append-only by trigger; the signed record is the ledger entry."""
@@ -140,11 +176,15 @@ class Decision(models.Model):
     class Verdict(models.TextChoices):
         APPROVE = "approve", "Approved"
         REJECT = "reject", "Rejected"
+        EDIT = "edit", "Proposed otherwise"
+        RESPOND = "respond", "Asked for changes"
+        WITHDRAW = "withdraw", "Withdrawn"
 
     approval = models.ForeignKey(Approval, on_delete=models.PROTECT, related_name="decisions")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     verdict = models.CharField(max_length=8, choices=Verdict)
     comment = models.TextField(blank=True)
+    facts = models.TextField(blank=True, db_default="", help_text="Canonical JSON of the facts that were shown.")
     decided_at = models.DateTimeField()
     entry = models.OneToOneField(LedgerEntry, on_delete=models.PROTECT, related_name="decision")
 
@@ -158,3 +198,69 @@ class Decision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.verdict} by {self.user_id}"
+
+
+class Authority(models.Model):
+    """What a person, or every member of a group, may decide: without one nobody decides anything.
+
+    Amounts are integer minor units of `currency`. Granted, changed and ended by approvals.authority only, which leaves
+    a ledger entry each time.
+    """
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="authorities"
+    )
+    group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.PROTECT, related_name="authorities")
+    workflow = models.CharField(max_length=64, blank=True, help_text="Empty: any workflow.")
+    team = models.ForeignKey(
+        Group, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="Empty: any of own teams."
+    )
+    currency = models.CharField(max_length=3, blank=True, help_text="Of the limits, and then of what is decided.")
+    limit_minor = models.BigIntegerField(null=True, blank=True, help_text="Most of one approval. Empty: no limit.")
+    payee_limit_minor = models.BigIntegerField(
+        null=True, blank=True, help_text="Most to one payee in 24 hours, whoever approves it. Empty: no limit."
+    )
+    password_above_minor = models.BigIntegerField(
+        null=True, blank=True, help_text="Above this the password is asked for again. Empty: never."
+    )
+    valid_from = models.DateTimeField(db_default=DatabaseNow())
+    valid_to = models.DateTimeField(null=True, blank=True, help_text="From then on it is worth nothing.")
+
+    class Meta:
+        verbose_name_plural = "authorities"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user__isnull=True) ^ Q(group__isnull=True), name="authority_of_one_holder"
+            ),
+            models.CheckConstraint(
+                condition=~Q(currency="")
+                | Q(limit_minor__isnull=True, payee_limit_minor__isnull=True, password_above_minor__isnull=True),
+                name="authority_amounts_have_a_currency",
+            ),
+            models.CheckConstraint(
+                condition=(Q(limit_minor__isnull=True) | Q(limit_minor__gte=0))
+                & (Q(payee_limit_minor__isnull=True) | Q(payee_limit_minor__gte=0))
+                & (Q(password_above_minor__isnull=True) | Q(password_above_minor__gte=0)),
+                name="authority_amounts_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"authority {self.pk}"
+
+    def clean(self) -> None:
+        if isinstance(self.valid_from, datetime) and self.valid_to is not None and self.valid_to <= self.valid_from:
+            raise ValidationError({"valid_to": "It must end after it begins."})
+
+
+class PasswordFailure(models.Model):
+    """A password that was wrong where a decision asked for it: so many in a while, and no further one is tried."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
+    at = models.DateTimeField(db_default=DatabaseNow())
+
+    class Meta:
+        indexes = [models.Index(fields=["user", "-at"], name="password_failure_of_user")]
+
+    def __str__(self) -> str:
+        return f"password failure {self.pk}"

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from django.db.models import Prefetch
+from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -20,7 +21,7 @@ from runs import history
 from runs.fragments import answer, count, wants_fragment
 from runs.models import Finding, Run, database_clock
 
-from . import checkpoints, decisions, facts, inbox, ledger, reading
+from . import answers, checkpoints, decisions, facts, inbox, ledger, passwords, reading
 from .decisions import DecisionRefused
 from .forms import DecisionForm
 from .models import Approval, ApprovalStatus, Decision, LedgerEntry
@@ -94,7 +95,9 @@ def _inbox_context(request: HttpRequest) -> dict[str, Any]:
 # Approval
 
 
-Kind = Literal["open", "signed", "forbidden", "decided", "expired", "withdrawn", "not-required"]
+Kind = Literal[
+    "open", "signed", "forbidden", "decided", "expired", "withdrawn", "not-required", "responded", "superseded"
+]
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,25 @@ class Standing:
 
     kind: Kind
     rule: str = ""
+    approve_rule: str = ""
+    """Why this person, who may answer, may not approve."""
 
-    STATUS: ClassVar[dict[Kind, int]] = {"forbidden": 403, "decided": 409, "withdrawn": 409, "expired": 410}
+    STATUS: ClassVar[dict[Kind, int]] = {
+        "forbidden": 403,
+        "decided": 409,
+        "withdrawn": 409,
+        "responded": 409,
+        "superseded": 409,
+        "expired": 410,
+    }
     KINDS: ClassVar[dict[ApprovalStatus, Kind]] = {
         ApprovalStatus.APPROVED: "decided",
         ApprovalStatus.REJECTED: "decided",
         ApprovalStatus.EXPIRED: "expired",
         ApprovalStatus.WITHDRAWN: "withdrawn",
         ApprovalStatus.NOT_REQUIRED: "not-required",
+        ApprovalStatus.RESPONDED: "responded",
+        ApprovalStatus.SUPERSEDED: "superseded",
     }
 
     @property
@@ -126,14 +140,15 @@ def _standing(user: Any, approval: Approval, now: datetime) -> Standing:
     if any(decision.user_id == user.pk for decision in approval.decisions.all()):
         return Standing("signed")
     rule = decisions.may_decide(user, approval)
-    return Standing("forbidden", rule) if rule else Standing("open")
+    return Standing("forbidden", rule) if rule else Standing("open", "", decisions.may_approve(user, approval))
 
 
 def _approval(request: HttpRequest, pk: int) -> Approval:
     """Strangers get 404, as for an approval that does not exist."""
-    found = Approval.objects.visible_to(request.user).filter(pk=pk).select_related("run__team", "team", "requested_by")
+    found = Approval.objects.visible_to(request.user).filter(pk=pk)
+    found = found.select_related("run__team", "team", "requested_by", "edited_by", "superseded_by", "supersedes")
     signatures = Prefetch("decisions", Decision.objects.select_related("user").order_by("decided_at", "pk"))
-    approval = found.prefetch_related("groups", signatures).first()
+    approval = found.prefetch_related("groups", "rungs__to", signatures).first()
     if approval is None:
         raise Http404("There is no such approval.")
     return approval
@@ -175,42 +190,59 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
         return redirect("approvals:approval", pk)
     approval, form = _approval(request, pk), DecisionForm(request.POST)
     if not form.is_valid():
-        return _refused(request, pk, form)
+        return refused(request, pk, form)
     try:
+        if form.cleaned_data["password"]:
+            prove_again(request, form.cleaned_data["password"])
         decision = decisions.decide(approval.pk, user=request.user, **_answer(request, form))
     except decisions.Stranger as refusal:
         raise Http404(str(refusal)) from None
     except decisions.Invalid as refusal:
         form.add_error(refusal.field if refusal.field in form.fields else None, str(refusal))
-        return _refused(request, pk, form)
+        return refused(request, pk, form)
     except (DecisionRefused, ledger.CannotSign) as refusal:
-        return _refused(request, pk, form, refusal)
-    receipt = reverse("approvals:receipt", args=[decision.entry_id])
-    return HttpResponseClientRedirect(receipt) if wants_fragment(request) else _see_other(receipt)
+        return refused(request, pk, form, refusal)
+    return see_other(request, reverse("approvals:receipt", args=[decision.entry_id]))
 
 
-def _see_other(address: str) -> HttpResponse:
+def see_other(request: HttpRequest, address: str) -> HttpResponse:
+    """To the page that shows what came of it: by htmx's header, or 303."""
+    if wants_fragment(request):
+        return HttpResponseClientRedirect(address)
     response = redirect(address)
     response.status_code = 303
     return response
 
 
+def prove_again(request: HttpRequest, password: str) -> None:
+    """The session notes that the person proved who they are just now, as signing in does. Raises Invalid,
+    TooManyTries."""
+    passwords.confirm(request, password)
+    request.session.cycle_key()
+    request.session["signed_in_at"] = int(datetime.now(UTC).timestamp())
+
+
 def _answer(request: HttpRequest, form: DecisionForm) -> dict[str, Any]:
-    """What the person says and was shown, how they proved who they are, and how many seconds ago that was: the sign-in
-    page leaves the time in the session."""
+    """What the person says and was shown, and how they proved who they are."""
     said = {name: form.cleaned_data[name] for name in ("verdict", "comment", "payload_digest", "facts_digest")}
+    return said | proof(request)
+
+
+def proof(request: HttpRequest) -> dict[str, Any]:
+    """How the person proved who they are, and how many seconds ago."""
     signed_in_at = request.session.get("signed_in_at")
     age = None if signed_in_at is None else max(0, int(datetime.now(UTC).timestamp()) - signed_in_at)
-    return said | {"auth_method": "password", "auth_age": age, "actor": "web"}
+    return {"auth_method": "password", "auth_age": age, "actor": "web"}
 
 
-def _refused(
-    request: HttpRequest, pk: int, form: DecisionForm, refusal: DecisionRefused | ledger.CannotSign | None = None
+def refused(
+    request: HttpRequest, pk: int, form: Form, refusal: DecisionRefused | ledger.CannotSign | None = None
 ) -> HttpResponse:
     """The approval's page, or its panel and notice for htmx, read anew: somebody may have decided meanwhile."""
     approval = _approval(request, pk)
     replaced = getattr(refusal, "what", "") == "payload"
     context = _approval_context(request, approval) | {"form": form, "refusal": refusal, "is_replaced": replaced}
+    context["answered"] = request.resolver_match.url_name if request.resolver_match else ""
     status = refusal.status if refusal else Standing.STATUS.get(context["standing"].kind, 422)
     return answer(request, "approvals/approval.html", "approvals/partials/refused.html", context, status=status)
 
@@ -226,6 +258,8 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
         "before": before,
         "behind": behind,
         "form": DecisionForm(),
+        "answered": "",
+        "options": answers.options(request.user, approval, proof(request)["auth_age"]),
     }
 
 

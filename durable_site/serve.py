@@ -45,7 +45,8 @@ def _serve(stop: threading.Event) -> int:
         children.runner()
         address = children.web(HOST, int(os.environ.get("PORT") or _port()))
         _say(f"\nDurable Runs is at {address}  (Ctrl-C stops it)\n")
-        _say("Log in as  ada or ben (adjusters), olga (ops), audrey (auditor), admin (superuser; decides nothing)")
+        _say("Log in as  ada or ben (adjusters), sam (senior adjuster), olga (ops), audrey (auditor),")
+        _say("           admin (superuser; decides nothing)")
         _say(f"password   {password}\n")
         return _watch(children, stop)
 

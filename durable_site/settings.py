@@ -258,6 +258,13 @@ EMAIL_USE_TLS = flag("EMAIL_USE_TLS")
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL", "claims@localhost")
 
+# Where links in notices lead, and who is told besides by a signed webhook (Standard Webhooks).
+SITE_URL = os.environ.get("SITE_URL", "http://localhost:8000")
+NOTIFY_WEBHOOK_URL = os.environ.get("NOTIFY_WEBHOOK_URL", "")
+NOTIFY_WEBHOOK_SECRET = os.environ.get("NOTIFY_WEBHOOK_SECRET", "")
+if NOTIFY_WEBHOOK_URL and not NOTIFY_WEBHOOK_SECRET.startswith("whsec_"):
+    raise ImproperlyConfigured("NOTIFY_WEBHOOK_URL needs NOTIFY_WEBHOOK_SECRET: whsec_ and base64 of 24 bytes or more.")
+
 # Where the example's tools find the outside world.
 SANDBOX_URL = os.environ.get("SANDBOX_URL", "http://127.0.0.1:8099")
 STRIPE_API_BASE = os.environ.get("STRIPE_API_BASE", "https://api.stripe.com")

@@ -39,7 +39,7 @@ from .lightening import (
     restored_members,
 )
 from .models import Call, Checkpoint, DatabaseClock, database_clock
-from .states import CallKind, EffectState
+from .states import CallKind, EffectState, WaitKind
 from .tools import Tool
 from .values import as_json, canonical, digest, from_json
 from .workflows import Finish, Goto, Step
@@ -77,6 +77,14 @@ class Context:
     def state(self) -> dict[str, Any]:
         """The fold of the outputs of all finished steps."""
         return self._state.fold()
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """What a person asked to be changed, when the last question of this run was answered so; else None."""
+        asked = (
+            Checkpoint.objects.filter(run=self._lease.run, wait_kind=WaitKind.APPROVAL).order_by("-position").first()
+        )
+        return asked.output["answer"] if asked is not None and asked.closed_as == "responded" else None
 
     @property
     def remaining(self) -> float:

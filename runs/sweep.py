@@ -91,12 +91,21 @@ SELECT count(*), ({NOTIFY} FROM rung LIMIT 1) FROM marked
 """
 
 
+_others: dict[str, Callable[[], int]] = {}
+
+
+def also(what: str, look: Callable[[], int]) -> None:
+    """Let another app look for what is due of its own, before overdue waits are closed; how much it found."""
+    _others[what] = look
+
+
 def sweep() -> dict[str, int]:
     """Look once for everything that is due, and say how many runs each look moved or rang for."""
     looks = {
         "woken": wake_sleepers,
         "fit again": wake_migrated,
         "reclaimed": reclaim_abandoned,
+        **_others,
         "fell due": close_overdue_waits,
         "rung again": ring_forgotten,
         "started": recurring.start_due,

@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -114,7 +115,8 @@ def flows_world(database, tmp_path, monkeypatch) -> Path:
 
 @dataclass(frozen=True)
 class People:
-    """One team and one person of each role in it, and a stranger in a team of her own. All log in with `password`."""
+    """One team and one person of each role in it, and a stranger in a team of her own. All log in with `password`.
+    Adjusters have an authority without limits."""
 
     team: object
     adjuster: object
@@ -139,6 +141,8 @@ def _hashed(password: str) -> str:
 def people(database) -> People:
     from django.contrib.auth.models import Group, User
 
+    from approvals.models import Authority
+
     team, other = (Group.objects.create(name=name) for name in ("claims", "other-claims"))
 
     def person(name, *groups, **more):
@@ -151,6 +155,8 @@ def people(database) -> People:
     def role(name):
         return Group.objects.get(name=name)
 
+    # Without a ledger entry, so that what a test counts is its own.
+    Authority.objects.create(group=role("adjusters"), valid_from=datetime(2020, 1, 1, tzinfo=UTC))
     return People(
         team=team,
         adjuster=person("ada", team, role("adjusters")),

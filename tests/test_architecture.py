@@ -70,12 +70,42 @@ FLOORS = {
     ],
     "approvals": [
         {"approvals.verifier", "approvals.rows"},
-        {"approvals.models", "approvals.chain", "approvals.signing", "approvals.merkle"},
-        {"approvals.ledger", "approvals.facts", "approvals.faults", "approvals.guards", "approvals.checkpoints"},
-        {"approvals.gate", "approvals.decisions", "approvals.export", "approvals.workflows", "approvals.checks"},
-        {"approvals.inbox", "approvals.reading", "approvals.testing", "approvals.forms"},
+        {"approvals.models", "approvals.rungs", "approvals.chain", "approvals.signing", "approvals.merkle"},
+        {
+            "approvals.ledger",
+            "approvals.facts",
+            "approvals.faults",
+            "approvals.guards",
+            "approvals.checkpoints",
+            "approvals.refusals",
+        },
+        {
+            "approvals.authority",
+            "approvals.rights",
+            "approvals.passwords",
+            "approvals.ladder",
+            "approvals.given",
+            "approvals.notices",
+        },
+        {
+            "approvals.gate",
+            "approvals.decisions",
+            "approvals.proposals",
+            "approvals.escalation",
+            "approvals.export",
+            "approvals.workflows",
+            "approvals.checks",
+        },
+        {
+            "approvals.inbox",
+            "approvals.reading",
+            "approvals.testing",
+            "approvals.forms",
+            "approvals.answers",
+        },
         {
             "approvals.views",
+            "approvals.answer_views",
             "approvals.admin",
             "approvals.urls",
             "approvals.apps",
@@ -214,7 +244,8 @@ WRITES = {
     [
         path
         for path in sources()
-        if path.name in {"views.py", "finding_views.py", "artefact_views.py", "inbox.py", "history.py"}
+        if path.name
+        in {"views.py", "answer_views.py", "finding_views.py", "artefact_views.py", "inbox.py", "history.py"}
     ],
     ids=module,
 )

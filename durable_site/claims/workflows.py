@@ -3,10 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-from approvals.gate import ask, facts
+from approvals.gate import ask, escalate, facts, remind
 from runs.errors import PermanentError
 from runs.tools import over
-from runs.workflows import Retry, Workflow, finish
+from runs.workflows import Retry, Workflow, finish, goto
 
 from .assessment import assess
 from .fema import why_amount_unknown
@@ -89,6 +89,8 @@ def approve_payout(ctx):
         facts=claim_facts,
         expires_in=timedelta(days=3),
         act_within=timedelta(hours=24),
+        ladder=[remind(after=timedelta(days=1)), escalate(to="senior-adjusters", after=timedelta(days=2))],
+        on_respond=goto("assess_damage"),
     )
 
 

@@ -1,6 +1,6 @@
 """`manage.py approvals VERB …`: which approvals wait, what exactly one of them asks, and deciding it.
 
-The verb that decides is the page's, with the same refusals. May import decisions, facts, ledger, models, and runs'
+The verbs that answer are the page's, with the same refusals. May import decisions, facts, models, proposals, and runs'
 console.
 """
 
@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
-from approvals import decisions, facts, ledger
+from approvals import decisions, facts, ledger, proposals
 from approvals.decisions import DecisionRefused, Stranger
 from approvals.models import Approval, ApprovalStatus, Decision
 from runs.management import console
@@ -38,6 +38,16 @@ class Command(Console):
         _say_id(verbs.add("show", self._show, _whole_story, "show what exactly is asked, and on which facts"))
         decide = verbs.add("decide", self._decide, _receipt_lines, "sign an answer, as at the page", needs_person=True)
         _say_answer(decide)
+        edit = verbs.add("edit", self._edit, _receipt_lines, "propose other arguments instead", needs_person=True)
+        edit.add_argument("--arguments", metavar="JSON", type=console.text, required=True, help="all of them")
+        respond = verbs.add("respond", self._respond, _receipt_lines, "ask for changes", needs_person=True)
+        for verb in (edit, respond):
+            verb.add_argument("--facts-digest", metavar="D", type=console.text, required=True, help=_PRINTED)
+        withdraw = verbs.add("withdraw", self._withdraw, _receipt_lines, "take back what you asked", needs_person=True)
+        for verb in (edit, respond, withdraw):
+            _say_id(verb)
+            verb.add_argument("--comment", metavar="TEXT", type=console.text, required=True, help="why")
+            verb.add_argument("--payload-digest", metavar="D", type=console.text, required=True, help=_PRINTED)
 
     def described(self, refusal: Exception) -> dict[str, Any]:
         status = {"status": refusal.status} if isinstance(refusal, DecisionRefused) else {}
@@ -75,6 +85,15 @@ class Command(Console):
         )
         return _receipt(decision)
 
+    def _edit(self, options: dict[str, Any]) -> Answer:
+        return _receipt(proposals.edit(options["id"], arguments=options["arguments"], **_said(options)))
+
+    def _respond(self, options: dict[str, Any]) -> Answer:
+        return _receipt(proposals.respond(options["id"], **_said(options)))
+
+    def _withdraw(self, options: dict[str, Any]) -> Answer:
+        return _receipt(proposals.withdraw(options["id"], **_said(options)))
+
     def _agreed(self, user: User | None, options: dict[str, Any]) -> dict[str, str]:
         """The digests of what was shown to the person, who agreed. Raises Refused, Usage."""
         approval = _found(user, options["id"])
@@ -93,6 +112,13 @@ class Command(Console):
 
 
 # What is typed
+
+_PRINTED = "as `approvals show` prints it"
+
+
+def _said(options: dict[str, Any]) -> dict[str, Any]:
+    said = {name: options[name] for name in ("comment", "payload_digest", "facts_digest") if options.get(name)}
+    return said | {"user": console.person(options["user"]), "auth_method": "command-line", "actor": ACTOR}
 
 
 def _say_id(parser: CommandParser) -> None:
@@ -226,7 +252,7 @@ def _whole_story(approval: dict[str, Any]) -> Iterator[str]:
         yield f"Beware, unseen characters are spelled here: {', '.join(unseen)}"
     yield from _fact_lines(approval["facts"])
     for decision in approval["decisions"]:
-        yield f"{_said(decision)}, ledger entry {decision['sequence']}: {decision['comment'] or 'no comment'}"
+        yield f"{_told(decision)}, ledger entry {decision['sequence']}: {decision['comment'] or 'no comment'}"
     if approval["spent_key"]:
         yield f"spent on {approval['spent_key']} at {moment(approval['spent_at'])}"
     if approval.get("forbidden_because"):
@@ -259,12 +285,12 @@ def _in_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _said(decision: dict[str, Any]) -> str:
+def _told(decision: dict[str, Any]) -> str:
     return f"{decision['verdict']} by {decision['signer']} at {moment(decision['decided_at'])}"
 
 
 def _receipt_lines(receipt: dict[str, Any]) -> Iterator[str]:
-    yield f"{_said(receipt)}: {receipt['statement']}"
+    yield f"{_told(receipt)}: {receipt['statement']}"
     yield f"Approval {receipt['approval']} of run {receipt['run']} is {receipt['status']}."
     yield f"Ledger entry {receipt['sequence']}, {receipt['entry_hash']}, signed with {receipt['key_id']}."
 
