@@ -209,11 +209,18 @@ def _decision_faults(name: str, entry: LedgerEntry, told: dict[str, Any]) -> Ite
 # Rows that no entry covers
 
 
+_SETTLED_BY = (
+    ("approved", "approve", F("required")),
+    ("rejected", "reject", Value(1)),
+    ("responded", "respond", Value(1)),
+)
+
+
 def of_approvals() -> Iterator[Found]:
-    """An approval may not say approved, rejected or expired without signed entries that say so, nobody may have signed
+    """An approval may not say approved, rejected, sent back or expired without signed entries that say so, nobody may have signed
     one twice, and each says what its template and its payload make."""
     yield from _bare_expiries()
-    for status, verdict, needed in (("approved", "approve", F("required")), ("rejected", "reject", Value(1))):
+    for status, verdict, needed in _SETTLED_BY:
         signed = Count("decisions__user", filter=Q(decisions__verdict=verdict), distinct=True)
         bare = Approval.objects.filter(status=status).annotate(signed=signed).filter(signed__lt=needed)
         for pk, run_key in bare.values_list("pk", "run__key")[:MOST_ROWS]:

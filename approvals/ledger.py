@@ -181,6 +181,7 @@ def subject(approval: Approval, run: Run) -> dict[str, Any]:
         "statement": approval.statement,
         "statement_version": approval.statement_version,
         "payload_digest": approval.payload_digest,
+        "evidence_digest": digest(approval.evidence) if approval.evidence else None,
         "requested_by": approval.requested_by_id,
     }
 

@@ -297,11 +297,21 @@ def decision_faults(name: str, told: Row, decision: Row, approval: Row, run: str
     said = [told.get("signer_id"), told.get("verdict"), told.get("signed_at"), told.get("comment", decision["comment"])]
     if said != [decision["user_id"], decision["verdict"], decision["decided_at"], decision["comment"]]:
         yield Found(Fault.DECISION, f"{name}: the decision's row says something else than what was signed.")
-    if approval["requested_by_id"] is not None and told.get("signer_id") == approval["requested_by_id"]:
-        yield Found(Fault.REQUESTER, f"{name}: it was signed by whoever asked for it, and four eyes are required.")
+    yield from _four_eyes_faults(name, told, approval)
     if any(told[member] != approval[column] for member, column in COLUMN_OF.items() if member in told):
         yield Found(Fault.DECISION, f"{name}: approval {approval['id']} asks for something else than what was signed.")
     yield from _content_faults(name, told, approval, is_last)
+
+
+def _four_eyes_faults(name: str, told: Row, approval: Row) -> Iterator[Found]:
+    """Whoever asked may take it back and nothing else; whoever changed it may not approve what came of that."""
+    asked, signer, verdict = approval["requested_by_id"], told.get("signer_id"), told.get("verdict")
+    if verdict == "withdraw" and signer != asked:
+        yield Found(Fault.REQUESTER, f"{name}: it was withdrawn by somebody else than whoever asked for it.")
+    if verdict != "withdraw" and asked is not None and signer == asked:
+        yield Found(Fault.REQUESTER, f"{name}: it was signed by whoever asked for it, and four eyes are required.")
+    if verdict == "approve" and signer is not None and signer == approval.get("edited_by_id"):
+        yield Found(Fault.REQUESTER, f"{name}: it was approved by whoever changed it, and four eyes are required.")
 
 
 def _content_faults(name: str, told: Row, approval: Row, is_last: bool) -> Iterator[Found]:
@@ -311,6 +321,8 @@ def _content_faults(name: str, told: Row, approval: Row, is_last: bool) -> Itera
         yield Found(Fault.PAYLOAD, f"{name}: the payload of approval {number} is not the one that was signed.")
     if is_last and facts and digest(facts) != told.get("facts_digest"):
         yield Found(Fault.FACTS, f"{name}: the facts of approval {number} are not those that were signed.")
+    if told.get("evidence_digest") != (digest(evidence) if (evidence := approval.get("evidence")) else None):
+        yield Found(Fault.DECISION, f"{name}: the evidence of approval {number} is not the one that was signed.")
     if told.get("statement", approval["statement"]) != approval["statement"]:
         yield Found(Fault.STATEMENT, f"{name}: the statement of approval {number} is not the one that was signed.")
 
@@ -543,13 +555,14 @@ def _vote_faults(approval: Row, told: list[Row]) -> Iterator[Found]:
     for signer in sorted({signer for signer in everybody if everybody.count(signer) > 1}):
         yield Found(Fault.SAME_PERSON, f"{name}: person {signer} signed twice, and each signature is to be another's.")
     is_short = status == "approved" and len(set(signers["approve"])) < approval["required"]
-    if is_short or (status == "rejected" and not signers["reject"]):
+    answered = {"rejected": "reject", "responded": "respond"}.get(status)
+    if is_short or (answered and not signers[answered]):
         yield Found(Fault.UNSIGNED, f"{name} says {status}, but nobody signed that.")
     if status == "expired" and not any(record["kind"] == "expiry" for record in told):
         yield Found(Fault.UNSIGNED, f"{name} says expired, but no entry records that.")
 
 
-VOTES = ("approve", "reject")
+VOTES = ("approve", "reject", "respond")
 
 
 def check(raw: bytes, trust: Row) -> tuple[list[Found], list[str]]:

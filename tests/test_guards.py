@@ -9,7 +9,7 @@ from stage import Stage, four_entries
 
 from approvals import checkpoints, guards
 from approvals.verifier import Fault
-from runs.models import AuditEvent
+from runs.models import Artefact, AuditEvent, Run, database_clock
 
 
 @pytest.fixture
@@ -19,6 +19,8 @@ def full(people):
         four_entries(stage)
         checkpoints.make()
         AuditEvent.objects.create(kind="verb-refused", detail="for this test")
+        kept = {"place": "by hand", "sha256": "ab" * 32, "size": 1, "media_type": "text/plain"}
+        Artefact.objects.create(run=Run.objects.first(), position=1, kept_at=database_clock(), **kept)
         yield
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from django.db import transaction
-from stage import Stage, four_entries, tamper
+from stage import Stage, four_entries, question, shown, tamper
 
-from approvals import checkpoints, export, ledger, verifier
+from approvals import checkpoints, export, ledger, proposals, verifier
 from approvals.merkle import Frontier, Tree
 from approvals.models import Approval, LedgerBody, LedgerCheckpoint, LedgerEntry
 from approvals.signing import SigningKey, configured_signing_key
@@ -23,7 +23,9 @@ from approvals.testing import answer
 from approvals.verifier import Fault
 from runs import money, tools
 from runs.models import AuditEvent, Run, database_clock
+from runs.testing import drain
 from runs.values import canonical
+from runs.workflows import goto
 
 VERIFIER = Path(verifier.__file__)
 
@@ -97,6 +99,22 @@ def case(chain) -> Exported:
 @pytest.mark.parametrize("run", ["approved", "rejected", "expired", "again"])
 def test_a_case_as_exported_is_whole(chain, run):
     assert exported(run).check() == []
+
+
+def test_a_case_with_every_other_answer_is_whole(stage):
+    """Changed by one and approved by another, sent back, taken back: each a signature of its own, with evidence."""
+    stage.asks_then_pays(on_respond=goto("approve"), evidence={"photos": "ab" * 32})
+    changed, sent_back, taken_back = (stage.asked(key) for key in ("changed", "sent-back", "taken-back"))
+    more = {"arguments": json.dumps(json.loads(changed.payload)["arguments"] | {"amount_minor": 150_000})}
+    proposals.edit(changed.pk, user=stage.people.adjuster, comment="twice", **more, **shown(changed))
+    answer(question(changed.run), stage.people.second_adjuster)
+    proposals.respond(sent_back.pk, user=stage.people.adjuster, comment="more photos", **shown(sent_back))
+    mine = {"user": stage.people.requester, "payload_digest": taken_back.payload_digest}
+    proposals.withdraw(taken_back.pk, comment="in error", **mine)
+    drain()
+    for run in ("changed", "sent-back", "taken-back"):
+        assert exported(run).check() == []
+    assert ledger.verify().problems == []
 
 
 def test_the_stand_alone_file_says_so_with_cryptography_alone(case, tmp_path):
@@ -359,6 +377,33 @@ def test_a_requester_who_approved_is_found_here_and_there(forging):
     code, told = forged_decision(forging, forging.people.requester).told()
     assert (code, "Entry 2: it was signed by whoever asked for it" in told) == (Fault.REQUESTER, True)
     assert verifier.exit_code(ledger.verify().found) == Fault.REQUESTER
+
+
+def test_an_approval_by_whoever_changed_the_action_is_found_here_and_there(forging):
+    stranger = forging.people.second_adjuster
+    forged_decision(forging, stranger)
+    tamper(forging.database, "UPDATE approvals_approval SET edited_by_id = %s", stranger.pk)
+    code, told = exported("run-1").told()
+    assert (code, "approved by whoever changed it" in told) == (Fault.REQUESTER, True)
+    assert verifier.exit_code(ledger.verify().found) == Fault.REQUESTER
+
+
+def test_other_evidence_than_was_signed_is_found_here_and_there(forging):
+    forging.asks_then_pays(evidence={"photos": "ab" * 32})
+    answer(forging.asked(), forging.people.adjuster)
+    tamper(forging.database, "UPDATE approvals_approval SET evidence = %s", canonical({"photos": "cd" * 32}))
+    code, told = exported("run-1").told()
+    assert (code, "the evidence of approval" in told) == (Fault.DECISION, True)
+    assert verifier.exit_code(ledger.verify().found) == Fault.DECISION
+
+
+def test_an_approval_that_says_sent_back_and_nobody_signed_that_is_found_here_and_there(forging):
+    forging.asks_then_pays(required=2)
+    answer(forging.asked(), forging.people.adjuster)
+    tamper(forging.database, "UPDATE approvals_approval SET status = 'responded', closed_at = now()")
+    code, told = exported("run-1").told()
+    assert (code, "says responded, but nobody signed" in told) == (Fault.UNSIGNED, True)
+    assert verifier.exit_code(ledger.verify().found) == Fault.UNSIGNED
 
 
 def test_a_signed_statement_that_template_and_payload_do_not_make_is_found_here_and_there(stage, database):
