@@ -9,7 +9,7 @@ class ApprovalsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import gate  # noqa: F401  (registers the wait kind "approval" with the engine)
+        from . import gate, measures  # noqa: F401  (they register the wait kind "approval" and what is measured)
         from .signing import BadSigningKey, configured_signing_key
 
         try:

@@ -23,7 +23,7 @@ FLOORS = {
             "runs.outcomes",
             "runs.artefacts",
         },
-        {"runs.models", "runs.columns", "runs.findings"},
+        {"runs.models", "runs.columns", "runs.findings", "runs.watching", "runs.stuck"},
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
         {
             "runs.lease",
@@ -40,6 +40,9 @@ FLOORS = {
             "runs.comparison",
             "runs.reconciliation",
             "runs.recurring",
+            "runs.upkeep",
+            "runs.tallies",
+            "runs.alerts",
         },
         {
             "runs.testing",
@@ -51,10 +54,16 @@ FLOORS = {
             "runs.fragments",
             "runs.builtin",
             "runs.figures",
+            "runs.metrics",
+            "runs.health",
+            "runs.health_cards",
+            "runs.charts",
         },
         {
             "runs.views",
             "runs.finding_views",
+            "runs.health_views",
+            "runs.health_urls",
             "runs.admin",
             "runs.urls",
             "runs.apps",
@@ -66,7 +75,7 @@ FLOORS = {
         {"approvals.models", "approvals.signing"},
         {"approvals.ledger", "approvals.facts"},
         {"approvals.gate", "approvals.decisions"},
-        {"approvals.inbox", "approvals.reading", "approvals.testing", "approvals.forms"},
+        {"approvals.inbox", "approvals.reading", "approvals.measures", "approvals.testing", "approvals.forms"},
         {
             "approvals.views",
             "approvals.admin",
@@ -204,7 +213,11 @@ WRITES = {
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in sources() if path.name in {"views.py", "finding_views.py", "inbox.py", "history.py"}],
+    [
+        path
+        for path in sources()
+        if path.name in {"views.py", "finding_views.py", "health_views.py", "inbox.py", "history.py"}
+    ],
     ids=module,
 )
 def test_a_view_writes_nothing_itself(path):
