@@ -63,7 +63,8 @@ def draw(
     return Chart(
         sentence=_sentence(what, series, words, limit),
         lines=[_line(scale, one, number, len(series)) for number, one in enumerate(series)],
-        marks=[scale.mark(value, words) for value in (0, most / 2, most)],
+        # Half of one run is none: an axis of whole numbers has no such mark.
+        marks=[scale.mark(value, words) for value in (0, *([most / 2] if _is_told(most / 2, words) else []), most)],
         limit=scale.mark(limit, words) if limit is not None else None,
         ticks=_ticks(parts),
         names=[one.name for one in series],
@@ -85,15 +86,19 @@ class _Scale:
         return Mark(self.y(value), self.y(value) + 4, words(value))
 
 
+def _is_told(value: float, words: Callable[[float], str]) -> bool:
+    return words(value) not in (words(0), words(2 * value))
+
+
 def _line(scale: _Scale, one: Series, number: int, of: int) -> Line:
     path, draws = "", False
     for at, value in enumerate(one.values):
         if value is None:
             draws = False
             continue
-        here = f"{scale.x(at)} {scale.y(value)}"
         # A single point between two gaps would be a line without length, which shows as nothing.
-        path += f"L{here}" if draws else f"M{here}h.1"
+        y = scale.y(value)
+        path += f"L{scale.x(at)} {y}" if draws else f"M{round(scale.x(at) - 2, 1)} {y}h2"
         draws = True
     last = next((value for value in reversed(one.values) if value is not None), 0)
     label = one.name if of > 1 else ""

@@ -4,6 +4,7 @@ A view never writes: it parses, calls one verb of alerts, and renders. May impor
 and fragments.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +44,7 @@ def _context(request: HttpRequest) -> dict[str, Any]:
         "window": window,
         "windows": health.WINDOWS,
         "cards": health.cards(window),
-        "alarms": alarms.filter(acknowledged_at__isnull=True)[:SHOWN_ON_TOP],
+        "alarms": _titled(alarms.filter(acknowledged_at__isnull=True)[:SHOWN_ON_TOP]),
         "open": count(alarms),
     }
 
@@ -80,9 +81,13 @@ def _list_context(request: HttpRequest) -> dict[str, Any]:
     rows, following = first_rows(chosen, lambda alarm: f"{alarm.pk}")
     tabs = [("Open", False, count(visible.open())), ("Closed", True, count(visible.closed()))]
     may = request.user.has_perm("runs.operate_run")
+    return {"closed": closed, "rows": _titled(rows), "following": following, "tabs": tabs, "may_acknowledge": may}
+
+
+def _titled(found: Iterable[Alarm]) -> list[tuple[Alarm, str]]:
+    """Each with what its rule is about, in words."""
     titles = {name: known.title for name, known in alerts.conditions.items()}
-    told = [(alarm, titles.get(alarm.rule.condition, alarm.rule.name)) for alarm in rows]
-    return {"closed": closed, "rows": told, "following": following, "tabs": tabs, "may_acknowledge": may}
+    return [(alarm, titles.get(alarm.rule.condition, alarm.rule.name)) for alarm in found]
 
 
 # What monitors ask
