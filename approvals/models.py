@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.contrib.postgres.indexes import BrinIndex
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
@@ -189,6 +190,7 @@ class Decision(models.Model):
     entry = models.OneToOneField(LedgerEntry, on_delete=models.PROTECT, related_name="decision")
 
     class Meta:
+        indexes = [BrinIndex(fields=["decided_at"], name="decision_when", pages_per_range=16, autosummarize=True)]
         constraints = [
             models.UniqueConstraint(fields=["approval", "user"], name="decision_one_vote"),
             models.CheckConstraint(

@@ -19,7 +19,7 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from runs import history
 from runs.fragments import answer, count, wants_fragment
-from runs.models import Finding, Run, database_clock
+from runs.models import Alarm, Finding, Run, database_clock
 
 from . import answers, checkpoints, decisions, facts, inbox, ledger, passwords, reading
 from .decisions import DecisionRefused
@@ -35,7 +35,7 @@ class Navigation:
         match = request.resolver_match
         app = match.namespace if match else ""
         polled = match is not None and match.view_name == "approvals:nav_counts"
-        of_app = {"approvals": "inbox", "runs": "runs"}.get(app, "")
+        of_app = {"approvals": "inbox", "runs": "runs", "health": "health"}.get(app, "")
         section = "findings" if match and match.view_name in ("runs:findings", "runs:resolve") else of_app
         self.section = request.GET.get("at", "") if polled else section
 
@@ -54,6 +54,10 @@ class Navigation:
     @cached_property
     def stuck(self) -> int:
         return count(Run.objects.visible_to(self.user).stuck())
+
+    @cached_property
+    def alarms(self) -> int:
+        return count(Alarm.objects.visible_to(self.user).unacknowledged())
 
     @cached_property
     def findings(self) -> int:

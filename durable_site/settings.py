@@ -171,6 +171,9 @@ CACHES = {
     "qstat": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "qstat"},
 }
 
+# Who may read /metrics; empty: nobody.
+METRICS_TOKEN = os.environ.get("METRICS_TOKEN", "")
+
 # The engine's one set of numbers, in seconds.
 STEP_TIMEOUT = number("STEP_TIMEOUT", 45)
 LEASE_SLACK = number("LEASE_SLACK", 10)
@@ -243,6 +246,8 @@ WHITENOISE_USE_FINDERS = DEBUG
 SESSION_COOKIE_AGE = 30 * 60
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = flag("HTTPS", not DEBUG)
+# Whoever probes asks the process itself, and takes a redirect for an answer.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if flag("BEHIND_PROXY") else None
 SECURE_HSTS_SECONDS = 31_536_000 if SESSION_COOKIE_SECURE else 0
 SECURE_REFERRER_POLICY = "same-origin"

@@ -9,6 +9,7 @@ class RunsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import builtin, checks  # noqa: F401  (they register workflows and system checks)
+        # They register workflows, checks, upkeep and what the health page shows.
+        from . import alerts, builtin, checks, health_cards, tallies  # noqa: F401
 
         autodiscover_modules("tools", "workflows")

@@ -33,6 +33,7 @@ from django_q.signing import SignedPackage
 
 from . import workflows
 from .identity import host
+from .models import database_clock
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Canary:
         `busy`: all workers are at work now. That is an excuse for as long as each may have two bells before it."""
         now = time.monotonic()
         if self._row is not None and not self._waits():
-            self._row, self.acknowledged_at, self._excused = None, timezone.now(), now
+            self._row, self.acknowledged_at, self._excused = None, database_clock(), now
         if self._row is None:
             if now - self._sent >= every / 3:
                 self._send()

@@ -5,13 +5,14 @@ doorbell, models, values, errors.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
-from . import waits, workflows
+from . import stuck, waits, workflows
 from .doorbell import NOTIFY, RING, ring
 from .errors import AlreadyStarted, BadRequest, IllegalMove, NoSuchRun, NotAllowed, TooLate
 from .failpoints import reach
@@ -165,7 +166,19 @@ def may_operate(key: str, user: Any, verb: str) -> None:
 
 
 def explain(run: Run) -> str:
-    """Why this run is not moving, or what happens to it next: one sentence, from its row."""
+    """Why this run is not moving, or what happens to it next: one sentence."""
+    return explained([run])[run.pk]
+
+
+def explained(runs: Sequence[Run]) -> dict[int, str]:
+    """That sentence for each of these runs, by their ids, in one query."""
+    standing_still = stuck.among(runs)
+    return {
+        run.pk: standing_still[run.pk].sentence(run) if run.pk in standing_still else _what_is_next(run) for run in runs
+    }
+
+
+def _what_is_next(run: Run) -> str:
     step = f"step {run.position + 1} ({run.next_step.replace('_', ' ')})"
     match run.status:
         case Status.READY:

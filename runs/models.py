@@ -1,8 +1,8 @@
 """The rows: runs, checkpoints, calls, deliveries, transitions, audit events, beats.
 
 Lives here: columns, constraints, indexes and the questions a list asks (QuerySet methods). What moves a run is in
-engine, advance and sweep; what reconciliation keeps is in findings, what runs keep in artefact_rows. Imports those,
-columns, states and errors only.
+engine, advance and sweep; what reconciliation keeps is in findings, what runs keep in artefact_rows, what the watch
+keeps in watching. Imports those, stuck, columns, states and errors only.
 
 Three rules keep step commits cheap: no index and no index predicate uses a column that a step commit writes (position,
 next_step, attempt, lease_until); JSON is kept as the very text that was written, never as jsonb, which rewrites numbers
@@ -15,15 +15,18 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.contrib.postgres.indexes import BrinIndex
 from django.core.validators import RegexValidator
 from django.db import connection, models
 from django.db.models import Q
 
+from . import stuck
 from .artefact_rows import Artefact  # noqa: F401 (Django looks for models here)
 from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
+from .watching import Alarm, AlarmRule, Notice, StepTime, Tally, Upkeep  # noqa: F401 (and here)
 
 run_key = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\Z",
@@ -52,8 +55,8 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(status=Status.RUNNING, lease_until__lte=DatabaseNow())
 
     def stuck(self) -> "RunQuerySet":
-        """What an operator should look at: dead letters, and work that nobody does."""
-        return self.filter(Q(status=Status.DEAD) | Q(status=Status.RUNNING, lease_until__lte=DatabaseNow()))
+        """Work that nobody does, as stuck defines it. Dead letters are none: they wait for an operator."""
+        return self.filter(pk__in=stuck.ids())
 
 
 class Run(models.Model):
@@ -206,6 +209,8 @@ class Checkpoint(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "position"], name="checkpoint_once_per_position")]
+        # Rows come in the order of their times, so ranges of pages are index enough; a step commit pays nothing for it.
+        indexes = [BrinIndex(fields=["committed_at"], name="checkpoint_when", pages_per_range=16, autosummarize=True)]
         ordering = ["run_id", "position"]
 
     def __str__(self) -> str:
@@ -348,6 +353,7 @@ class Transition(models.Model):
 
     class Meta:
         ordering = ["id"]
+        indexes = [BrinIndex(fields=["at"], name="transition_when", pages_per_range=16, autosummarize=True)]
 
     def __str__(self) -> str:
         return f"{self.from_status or 'new'} → {self.to_status}"

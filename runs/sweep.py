@@ -1,7 +1,7 @@
 """The sweep: the regular look for runs that have something to do and nobody doing it. Runs outside the queue, each
 second, on every host; two sweeps at once do no harm (SKIP LOCKED).
 
-May import recurring, waits, doorbell, models, states.
+May import recurring, upkeep, waits, doorbell, models, states.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from django.db import connection, transaction
 
-from . import recurring, waits, workflows
+from . import recurring, upkeep, waits, workflows
 from .doorbell import NOTIFY, RING
 from .engine import wake
 from .failpoints import reach
@@ -109,6 +109,7 @@ def sweep() -> dict[str, int]:
         "fell due": close_overdue_waits,
         "rung again": ring_forgotten,
         "started": recurring.start_due,
+        "kept up": upkeep.do_due,
     }
     return {what: _look(what, look) for what, look in looks.items()}
 

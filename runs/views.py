@@ -119,10 +119,11 @@ def _in_tab(runs: RunQuerySet, tab: Tab) -> RunQuerySet:
     return runs.filter(status__in=tab.statuses) if tab.statuses else runs
 
 
-def _rows(runs: Iterable[Any]) -> Iterable[Row]:
+def _rows(runs: list[Any]) -> Iterable[Row]:
+    why = engine.explained(runs)
     for run in runs:
         number, total, title = timeline.place(run, workflows.get(run.workflow, run.version))
-        yield Row(run, number, total, title, engine.explain(run), run.finished_at or run.now)
+        yield Row(run, number, total, title, why[run.pk], run.finished_at or run.now)
 
 
 # One run

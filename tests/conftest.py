@@ -75,10 +75,12 @@ def template(django_db_blocker) -> str:
     with django_db_blocker.unblock():
         _point_django_at(name)
         call_command("migrate", verbosity=0, skip_checks=True)
-        # What recurs would start runs of its own in the midst of any test; those that mean it to say so.
-        from runs.models import Recurring
+        # What recurs would start runs of its own in the midst of any test, and what is kept up would look at them;
+        # those that mean it say so.
+        from runs.models import Recurring, Upkeep
 
         Recurring.objects.all().delete()
+        Upkeep.objects.all().delete()
         _point_django_at(name)
     yield name
     _administer(f"DROP DATABASE {name} WITH (FORCE)")

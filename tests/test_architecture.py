@@ -24,7 +24,7 @@ FLOORS = {
             "runs.artefacts",
             "runs.storage",
         },
-        {"runs.models", "runs.columns", "runs.findings", "runs.artefact_rows"},
+        {"runs.models", "runs.columns", "runs.findings", "runs.artefact_rows", "runs.watching", "runs.stuck"},
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
         {
             "runs.lease",
@@ -44,6 +44,9 @@ FLOORS = {
             "runs.reconciliation",
             "runs.recurring",
             "runs.downloads",
+            "runs.upkeep",
+            "runs.tallies",
+            "runs.alerts",
         },
         {
             "runs.testing",
@@ -56,11 +59,17 @@ FLOORS = {
             "runs.fragments",
             "runs.builtin",
             "runs.figures",
+            "runs.metrics",
+            "runs.health",
+            "runs.health_cards",
+            "runs.charts",
         },
         {
             "runs.views",
             "runs.finding_views",
             "runs.artefact_views",
+            "runs.health_views",
+            "runs.health_urls",
             "runs.admin",
             "runs.urls",
             "runs.apps",
@@ -99,6 +108,7 @@ FLOORS = {
         {
             "approvals.inbox",
             "approvals.reading",
+            "approvals.measures",
             "approvals.testing",
             "approvals.forms",
             "approvals.answers",
@@ -245,7 +255,15 @@ WRITES = {
         path
         for path in sources()
         if path.name
-        in {"views.py", "answer_views.py", "finding_views.py", "artefact_views.py", "inbox.py", "history.py"}
+        in {
+            "views.py",
+            "answer_views.py",
+            "finding_views.py",
+            "artefact_views.py",
+            "health_views.py",
+            "inbox.py",
+            "history.py",
+        }
     ],
     ids=module,
 )

@@ -107,6 +107,16 @@ def pay_off(ctx: Any) -> dict[str, Any]:
     return {"payment": ctx.call(pay, amount_minor=2, claim=ctx.run_key)["payment"]}
 
 
+parks = Workflow("parks")
+
+
+@parks.step
+def park(ctx: Any) -> Any:
+    """Sleeps, or waits for papers, as many seconds as the input says."""
+    until = timedelta(seconds=ctx.input["seconds"])
+    return timer(after=until) if ctx.input["sleeps"] else event("papers", expires_in=until)
+
+
 def exit_at_once() -> None:
     os._exit(3)
 

@@ -1,5 +1,5 @@
 """`manage.py verify_ledger`: is the ledger whole, and do the rows still say what was signed? May import ledger, guards,
-checkpoints, merkle and verifier."""
+checkpoints, measures, merkle and verifier; runs' upkeep."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from approvals import checkpoints, guards, ledger
+from approvals.measures import VERIFIED
 from approvals.verifier import Fault, exit_code
 from runs.management import console
 from runs.management.console import Usage
+from runs.upkeep import report
 
 CODES = ", ".join(f"{fault.value} {fault.name.lower().replace('_', ' ')}" for fault in Fault)
+PROBLEMS_KEPT = 20
+"""Of a broken ledger, for the health page and the alarm; the command itself names all."""
 
 
 class Command(BaseCommand):
@@ -41,6 +45,7 @@ class Command(BaseCommand):
             "problems": verdict.problems,
             "faults": sorted({one.fault.name.lower() for one in verdict.found}),
         }
+        report(VERIFIED, answer | {"problems": verdict.problems[:PROBLEMS_KEPT]})
         self.stdout.write(console.json_text(answer) if options["as_json"] else console.terminal_text(_lines(verdict)))
         if not verdict.ok:
             sentence = f"The ledger is not whole: problems found: {len(verdict.found) + verdict.more}."

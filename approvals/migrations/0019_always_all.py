@@ -13,6 +13,6 @@ END $$
 
 
 class Migration(migrations.Migration):
-    dependencies = [("approvals", "0012_notices_recur"), ("runs", "0012_case_exported")]
+    dependencies = [("approvals", "0014_health_rights"), ("runs", "0014_watch_rows")]
 
     operations = [migrations.RunSQL(ALWAYS, migrations.RunSQL.noop)]
