@@ -2,17 +2,21 @@
 
 from django.urls import path
 
-from . import finding_views, views
+from . import action_views, bulk_views, console_views, finding_views, views
 
 app_name = "runs"
 
 urlpatterns = [
-    path("", views.run_list, name="list"),
-    path("rows/", views.run_rows, name="rows"),
+    path("", console_views.run_list, name="list"),
+    path("rows/", console_views.run_rows, name="rows"),
+    path("export.csv", console_views.run_export, name="export"),
+    path("bulk/", bulk_views.batch_list, name="batches"),
+    path("bulk/new/", bulk_views.batch_new, name="bulk"),
+    path("bulk/<int:batch_id>/", bulk_views.batch_page, name="batch"),
     path("findings/", finding_views.finding_list, name="findings"),
     path("findings/<int:finding_id>/resolve/", finding_views.finding_resolve, name="resolve"),
     path("<slug:key>/", views.run_page, name="run"),
     path("<slug:key>/header/", views.run_header, name="header"),
     path("<slug:key>/steps/", views.run_steps, name="steps"),
-    path("<slug:key>/cancel/", views.run_cancel, name="cancel"),
+    path("<slug:key>/<slug:action>/", action_views.run_action, name="action"),
 ]
