@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .database import Database
     from .figures import Figures
 
-PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages")
+PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages", "console")
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,14 @@ class Size:
     parked: int = 10_000
     idle_seconds: float = 10
     approvals: int = 100_000
+    finished: int = 1_000_000
+    live: int = 100_000
     histories: tuple[int, ...] = (10, 100, 1000)
 
 
-QUICK = Size(races=2, rounds=1, alone=50, latencies=20, parked=500, idle_seconds=3, approvals=5_000)
+QUICK = Size(
+    races=2, rounds=1, alone=50, latencies=20, parked=500, idle_seconds=3, approvals=5_000, finished=20_000, live=5_000
+)
 
 
 @dataclass
@@ -56,6 +60,7 @@ class Bench:
         yield {"W5"}, self._history
         yield {"W6"}, self._conversation
         yield {"pages"}, self._pages
+        yield {"console"}, self._console
 
     def _throughput(self) -> None:
         from .cluster import Cluster
@@ -129,6 +134,13 @@ class Bench:
 
         with copied(self.template, "pages"):
             pages.measure_inbox(self.figures, self.size.approvals, self.size.rounds)
+
+    def _console(self) -> None:
+        from . import console
+        from .database import copied
+
+        with copied(self.template, "console"):
+            console.measure_console(self.figures, self.size.finished, self.size.live, self.size.rounds)
 
 
 @contextmanager
