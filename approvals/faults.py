@@ -217,9 +217,8 @@ _SETTLED_BY = (
 
 
 def of_approvals() -> Iterator[Found]:
-    """An approval may not say approved, rejected, sent back or expired without signed entries that say so, nobody may have
-    signed
-    one twice, and each says what its template and its payload make."""
+    """An approval may not say approved, rejected, sent back or expired without signed entries that say so, nobody may
+    have signed one twice, and each says what its template and its payload make."""
     yield from _bare_expiries()
     for status, verdict, needed in _SETTLED_BY:
         signed = Count("decisions__user", filter=Q(decisions__verdict=verdict), distinct=True)

@@ -131,6 +131,18 @@ class ApprovalWait(Wait):
         )
 
     @classmethod
+    def extend(cls, run: Run, until: datetime, now: datetime, *, by: Any, why: str) -> None:
+        """The question stays open for longer. What was signed so far stays signed: a deadline is no part of it."""
+        approval = Approval.objects.select_for_update().get(pk=(run.wait_terms or {})["approval"])
+        if approval.status != ApprovalStatus.OPEN:
+            raise PermanentError(f"Approval {approval.pk} is {approval.status} already, so nobody is waited for.")
+        was, approval.due_at = approval.due_at, until
+        approval.save(update_fields=["due_at"])
+        terms = {"due_at": ledger.instant(until), "was_due_at": ledger.instant(was), "reason": why}
+        actor = by.get_username() if by else "system"
+        ledger.append("extension", ledger.subject(approval, run) | terms | {"actor": actor}, at=now)
+
+    @classmethod
     def asking_step(cls, run: Run, key: str) -> str:
         return Approval.objects.filter(run=run, spent_key=key).values_list("step", flat=True).first() or ""
 

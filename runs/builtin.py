@@ -1,7 +1,7 @@
-"""The workflows that come with the engine: reconciliation, by itself. Registered at start-up.
+"""The workflows that come with the engine: reconciliation, by itself, and bulk work. Registered at start-up.
 
 Their steps ask providers, so none is atomic; each does a bounded amount of work, and the checkpoint says how far it
-came. May import workflows, waits, recurring, reconciliation, comparison.
+came. May import workflows, waits, recurring, reconciliation, comparison, bulk.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from . import comparison, providers, reconciliation, recurring, tools
+from . import bulk, comparison, providers, reconciliation, recurring, tools
 from .comparison import Comparison
 from .errors import ProviderDown
 from .models import database_clock
@@ -32,6 +32,8 @@ MANY_STEPS = Caps(steps=100_000)
 reconcile_unknown = Workflow("reconcile-unknown", title="Reconcile what is unknown", caps=MANY_STEPS)
 reconcile_provider = Workflow("reconcile-provider", title="Compare with what providers list", caps=MANY_STEPS)
 
+bulk_work = Workflow(bulk.WORKFLOW, title="Bulk work", caps=MANY_STEPS)
+
 recurring.only_when("reconcile-unknown", reconciliation.is_anything_open)
 
 
@@ -45,6 +47,13 @@ def settle(ctx: Any) -> Goto | Finish:
         return goto(settle, progress)
     words = f"{tally.confirmed} confirmed, {tally.found} new findings" + (", a provider is down" if tally.down else "")
     return finish(words, progress)
+
+
+@bulk_work.step
+def treat(ctx: Any) -> Goto | Finish:
+    """Treat the chosen runs, one after the other"""
+    after = bulk.work(ctx.run_key, ctx.state.get("after", 0), min(bulk.AT_WORK, _time_for(ctx)))
+    return goto(treat, {"after": after}) if after is not None else finish(bulk.words(ctx.run_key))
 
 
 @reconcile_provider.step

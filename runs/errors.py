@@ -39,6 +39,23 @@ class TooLate(RunError):
         self.key = key
 
 
+class WaitIsOver(RunError):
+    def __init__(self, key: str, due_at: datetime) -> None:
+        super().__init__(
+            f"The wait of run {key} ended on {due_at:%d %b %Y, %H:%M:%S} UTC, so it cannot be extended. "
+            "Nothing was changed."
+        )
+        self.key = key
+
+
+class ChangedMeanwhile(RunError):
+    """Somebody acted on the run after this page was drawn."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"Since you opened this page {what}. Nothing was changed; look at run {key} again.")
+        self.key = key
+
+
 class AlreadyStarted(RunError):
     def __init__(self, key: str, difference: str) -> None:
         super().__init__(

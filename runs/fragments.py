@@ -34,9 +34,9 @@ def answer(
     return response
 
 
-def count(rows: models.QuerySet[Any]) -> int:
-    """How many rows, up to COUNT_LIMIT."""
-    return rows.order_by().values("pk")[:COUNT_LIMIT].count()
+def count(rows: models.QuerySet[Any], limit: int = COUNT_LIMIT) -> int:
+    """How many rows, up to the limit."""
+    return rows.order_by().values("pk")[:limit].count()
 
 
 def first_rows(rows: models.QuerySet[Any], key: Callable[[Any], str]) -> tuple[list[Any], str]:

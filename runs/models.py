@@ -25,6 +25,7 @@ from .artefact_rows import Artefact  # noqa: F401 (Django looks for models here)
 from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
+from .operations import Batch, BatchItem, Tag  # noqa: F401 (and for these)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
 from .watching import Alarm, AlarmRule, Notice, StepTime, Tally, Upkeep  # noqa: F401 (and here)
 
@@ -49,6 +50,10 @@ class RunQuerySet(models.QuerySet["Run"]):
     def due(self) -> "RunQuerySet":
         """Parked, and their time has come: timers and back-offs to wake, waits that nobody answered."""
         return self.filter(status__in=[Status.SLEEPING, Status.WAITING], due_at__lte=DatabaseNow())
+
+    def overdue(self) -> "RunQuerySet":
+        """Waiting, and past the time by which somebody should have answered."""
+        return self.filter(status=Status.WAITING, due_at__lte=DatabaseNow())
 
     def abandoned(self) -> "RunQuerySet":
         """Running, but the lease is past: the worker died or froze."""
@@ -119,6 +124,8 @@ class Run(models.Model):
             models.Index(fields=["id"], name="run_ready", condition=Q(status=Status.READY)),
             models.Index(fields=["team", "status", "id"], name="run_of_team_by_status"),
             models.Index(fields=["status", "id"], name="run_by_status"),
+            # Not by id too: equal entries share their place, and a rare workflow's few runs are quickly sorted.
+            models.Index(fields=["workflow", "version"], name="run_of_workflow"),
             models.Index(
                 fields=["workflow", "version"],
                 name="run_unfit",
@@ -372,6 +379,8 @@ class AuditEvent(models.Model):
         LARGE_CHECKPOINT = "large-checkpoint", "Large checkpoint"
         ARTEFACT_READ = "artefact-read", "Artefact read"
         CASE_EXPORTED = "case-exported", "Case exported"
+        WAIT_EXTENDED = "wait-extended", "Wait extended"
+        EXPORTED = "exported", "List exported"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

@@ -1,11 +1,11 @@
-"""The operators' verbs: pause, resume, retry now, raise a cap, redrive, discard, fork.
+"""The operators' verbs: pause, resume, retry now, extend a wait, raise a cap, redrive, discard, fork.
 
 Each is one transaction with who and why, guarded against all others by the run's lock: one wins, the other is told.
 May import engine, waits, workflows, doorbell, models, states, errors.
 """
 
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
@@ -14,12 +14,14 @@ from django.db.models import Q
 from . import spending, waits, workflows
 from .doorbell import ring
 from .engine import check_key, check_words, input_text, locked, may_operate, wake
-from .errors import AlreadyStarted, BadRequest, IllegalMove
+from .errors import AlreadyStarted, BadRequest, IllegalMove, PermanentError, WaitIsOver
 from .models import AuditEvent, Call, Checkpoint, DatabaseNow, Run, Transition, database_clock
 from .money import Money
 from .states import FINAL, CallKind, EffectState, Status, WaitKind
 
 SLEEPS = {WaitKind.TIMER, WaitKind.RETRY}
+LONGEST_EXTENSION = timedelta(days=366)
+"""From now; a wait that should last longer is another wait."""
 
 _COPY = """
 INSERT INTO runs_checkpoint (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
@@ -67,6 +69,48 @@ def retry_now(key: str, *, by: Any = None, why: str, actor: str = "") -> Run:
             raise IllegalMove(key, _standing(run), "tried again now")
         _move(run, Status.READY, why, actor or "retry", by, reason="")
     return run
+
+
+def extend(key: str, *, until: datetime, by: Any = None, why: str, actor: str = "") -> Run:
+    """Give the wait of a run more time: it is due at `until`, later than before. The question of an approval stays open
+    as long, and what was signed so far stays signed.
+
+    Also of a paused run, whose deadlines go on. Raises BadRequest, IllegalMove (it sleeps, or waits for nothing) and
+    WaitIsOver: a wait whose time is over has ended, even when no sweep has come by.
+    """
+    _may_repair(key, by, why, "extend the wait of")
+    with transaction.atomic():
+        run = locked(key, by)
+        if run.is_final or not run.wait_kind or run.wait_kind in SLEEPS or run.due_at is None:
+            raise IllegalMove(key, _standing(run), "given more time to wait")
+        now, was = database_clock(), run.due_at
+        if was <= now:
+            raise WaitIsOver(key, was)
+        if not was < until <= now + LONGEST_EXTENSION:
+            raise BadRequest(
+                f"The wait is due on {was:%d %b %Y, %H:%M} UTC: give a later time, "
+                f"at most {LONGEST_EXTENSION.days} days from now."
+            )
+        _let_wait_until(run, until, now, by, why)
+        AuditEvent.objects.create(
+            kind=AuditEvent.Kind.WAIT_EXTENDED,
+            run=run,
+            position=run.position + 1,
+            detail=f"from {was:%d %b %Y, %H:%M:%S} to {until:%d %b %Y, %H:%M:%S} UTC: {why}",
+            actor=actor or "extend",
+            user=by,
+        )
+    return run
+
+
+def _let_wait_until(run: Run, until: datetime, now: datetime, by: Any, why: str) -> None:
+    run.due_at = until
+    run.save(update_fields=["due_at"])
+    if run.wait_kind in waits.kinds:
+        try:
+            waits.kinds[run.wait_kind].extend(run, until, now, by=by, why=why)
+        except PermanentError as error:
+            raise BadRequest(f"The wait of run {run.key} cannot be extended: {error}") from None
 
 
 def raise_cap(

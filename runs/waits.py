@@ -75,6 +75,11 @@ class Wait:
         """Called with the run locked when a person ends the wait (cancel): close the kind's own rows."""
 
     @classmethod
+    def extend(cls, run: Run, until: datetime, now: datetime, *, by: Any, why: str) -> None:
+        """Called with the run locked when a person gives the wait more time: let the kind's own rows follow. Raises
+        PermanentError when they no longer can."""
+
+    @classmethod
     def asking_step(cls, run: Run, key: str) -> str:
         """The step that asked for the effect under this key; empty when this kind granted it to nobody."""
         return ""

@@ -111,7 +111,7 @@ class Notice(models.Model):
     error = models.TextField(blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["next_try_at"], name="notice_unsent", condition=Q(sent_at__isnull=True))]
+        indexes = [models.Index(fields=["next_try_at"], name="alarm_notice_unsent", condition=Q(sent_at__isnull=True))]
 
     def __str__(self) -> str:
         return f"notice {self.pk}"

@@ -61,8 +61,19 @@
   });
   if (window.Idiomorph) {                                         // what the reader opened or closed stays so when a poll morphs it
     Idiomorph.defaults.ignoreActiveValue = true;                  // and what is being typed is not taken back
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details'));
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details')) && !(name === 'checked' && el.matches('.row-pick input'));
   }
+
+  function countTicked() {
+    const ticked = $$('.row-select:checked').length, note = $('[data-ticked]');
+    if (note) note.textContent = ticked ? ` (${ticked})` : '';
+  }
+  document.addEventListener('change', e => {                      // the box in the head ticks all rows that are shown
+    if (e.target.matches('[data-select-all]')) $$('.row-select').forEach(box => { box.checked = e.target.checked; });
+    countTicked();
+  });
+  document.addEventListener('htmx:afterSettle', countTicked);
+  countTicked();
 
   let prefix = '';
   const enabled = () => localStorage.getItem('shortcuts') !== 'off', toggle = $('#shortcuts-on');
@@ -72,6 +83,7 @@
     const rows = $$('.queue-row .row-link'), at = rows.findIndex(r => r.closest('tr').contains(document.activeElement));
     const key = prefix + e.key; prefix = e.key === 'g' ? 'g ' : '';
     if (key === 'j' || key === 'k') { rows[Math.min(rows.length - 1, Math.max(0, at + (key === 'j' ? 1 : -1)))]?.focus(); return e.preventDefault(); }
+    if (key === 'x' && at >= 0) { $('.row-select', rows[at].closest('tr'))?.click(); return e.preventDefault(); }
     const el = $(`[data-key="${CSS.escape(key)}"]`);              // a key only focuses, opens or navigates; it never signs
     if (!el) return; e.preventDefault();
     if (el.matches('summary')) { el.parentElement.open = true; ($('textarea, input:not([type=hidden])', el.parentElement) ?? el).focus(); }

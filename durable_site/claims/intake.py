@@ -89,6 +89,7 @@ class Intake:
                 "claim-payout",
                 key=claim.run_key,
                 input={"claim": claim.reference},
+                tags={"claim": claim.reference},
                 team=self.team,
                 by=self.user,
                 actor="import_claims",

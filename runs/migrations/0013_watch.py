@@ -204,7 +204,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="notice",
             index=models.Index(
-                condition=models.Q(("sent_at__isnull", True)), fields=["next_try_at"], name="notice_unsent"
+                condition=models.Q(("sent_at__isnull", True)), fields=["next_try_at"], name="alarm_notice_unsent"
             ),
         ),
         migrations.AddIndex(

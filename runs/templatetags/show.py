@@ -218,6 +218,12 @@ def capped(count: int) -> str:
     return "999+" if count >= 1000 else f"{count}"
 
 
+@register.filter
+def up_to(count: int, limit: int) -> str:
+    """A count that was not taken further than the limit: `9,999`, or `10,000+`."""
+    return f"{limit:,}+" if count >= limit else f"{count:,}"
+
+
 @register.simple_tag
 def icon(name: str, tone: str = "") -> SafeString:
     """An icon of partials/icons.html; decoration, so a word always stands beside it."""

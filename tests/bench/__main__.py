@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .database import Database
     from .figures import Figures
 
-PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages", "ledger")
+PARTS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "pages", "ledger", "console")
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,23 @@ class Size:
     idle_seconds: float = 10
     approvals: int = 100_000
     appends: int = 800
+    finished: int = 1_000_000
+    live: int = 100_000
     histories: tuple[int, ...] = (10, 100, 1000)
 
 
-QUICK = Size(races=2, rounds=1, alone=50, latencies=20, parked=500, idle_seconds=3, approvals=5_000, appends=400)
+QUICK = Size(
+    races=2,
+    rounds=1,
+    alone=50,
+    latencies=20,
+    parked=500,
+    idle_seconds=3,
+    approvals=5_000,
+    appends=400,
+    finished=20_000,
+    live=5_000,
+)
 
 
 @dataclass
@@ -58,6 +71,7 @@ class Bench:
         yield {"W6"}, self._conversation
         yield {"pages"}, self._pages
         yield {"ledger"}, self._ledger
+        yield {"console"}, self._console
 
     def _throughput(self) -> None:
         from .cluster import Cluster
@@ -140,6 +154,13 @@ class Bench:
             ledger.measure_appends(database, type(self.figures)(), self.size.appends // 4)
             for _ in range(self.size.rounds):
                 ledger.measure_appends(database, self.figures, self.size.appends)
+
+    def _console(self) -> None:
+        from . import console
+        from .database import copied
+
+        with copied(self.template, "console"):
+            console.measure_console(self.figures, self.size.finished, self.size.live, self.size.rounds)
 
 
 @contextmanager
