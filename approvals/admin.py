@@ -7,7 +7,7 @@ from django.contrib import admin
 
 from runs.admin import ReadOnlyAdmin
 
-from .models import Approval, Decision, LedgerEntry, VerifyingKey
+from .models import Absence, Approval, AssignmentEvent, Decision, LedgerEntry, VerifyingKey
 
 
 @admin.register(Approval)
@@ -46,3 +46,23 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
 class VerifyingKeyAdmin(ReadOnlyAdmin):
     list_display = ["key_id", "public_key", "since"]
     ordering = ["-since"]
+
+
+@admin.register(AssignmentEvent)
+class AssignmentEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "kind", "approval", "absence", "by", "before", "to", "actor"]
+    list_filter = ["kind"]
+    list_select_related = ["approval", "absence", "by", "before", "to"]
+    search_fields = ["approval__run__key__startswith", "by__username", "to__username"]
+    search_help_text = "The beginning of a run key, or a user name."
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
+@admin.register(Absence)
+class AbsenceAdmin(ReadOnlyAdmin):
+    list_display = ["person", "deputy", "starts_at", "ends_at"]
+    list_select_related = ["person", "deputy"]
+    search_fields = ["person__username", "deputy__username"]
+    date_hierarchy = "starts_at"
+    ordering = ["-id"]

@@ -11,8 +11,12 @@ from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 
 from runs.models import DatabaseNow, JSONText, Run
+
+LEAST = 1 - 2**63
+"""What an approval without an amount counts as where amounts are put in order."""
 
 
 class ApprovalStatus(models.TextChoices):
@@ -90,11 +94,14 @@ class Approval(models.Model):
     objects = ApprovalQuerySet.as_manager()
 
     class Meta:
-        permissions = [("decide_approval", "Can decide approvals of own teams")]
+        permissions = [
+            ("decide_approval", "Can decide approvals of own teams"),
+            ("assign_approval", "Can assign and release approvals of own teams"),
+        ]
         indexes = [
             models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
             models.Index(
-                F("amount_minor").desc(nulls_last=True),
+                Coalesce("amount_minor", LEAST).desc(),
                 F("id"),
                 name="approval_amount",
                 condition=Q(status=ApprovalStatus.OPEN),
@@ -192,3 +199,121 @@ class Decision(models.Model):
 
     def __str__(self) -> str:
         return f"{self.verdict} by {self.user_id}"
+
+
+# Who holds what: the inbox's own rows. They decide nothing and are part of no signed record.
+
+
+class Words(models.Field):
+    """Lower-case words that rows are found by (a tsvector made of words as they are: no stemming, no dictionary)."""
+
+    def db_type(self, connection: Any) -> str:
+        return "tsvector"
+
+
+@Words.register_lookup
+class Sought(models.Lookup):
+    """Whether each word of a text is the beginning of one of these; a text without words finds nothing."""
+
+    lookup_name = "sought"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[str | int, ...]]:
+        words, parameters = self.process_lhs(compiler, connection)
+        return f"{words} @@ approvals_sought(%s)", (*parameters, self.rhs)
+
+
+class InboxEntry(models.Model):
+    """What the inbox keeps of an open approval beside the question: who holds it, and the words that find it.
+
+    Comes and goes by trigger with the open state of its approval; `holder` is written by approvals.assignment only.
+    """
+
+    approval = models.OneToOneField(Approval, primary_key=True, on_delete=models.PROTECT, related_name="inbox_entry")
+    holder = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    held_since = models.DateTimeField(null=True, blank=True)
+    words = Words(editable=False)
+
+    class Meta:
+        verbose_name_plural = "inbox entries"
+        indexes = [models.Index(fields=["holder"], name="inbox_holder", condition=Q(holder__isnull=False))]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(holder__isnull=True, held_since__isnull=True)
+                | Q(holder__isnull=False, held_since__isnull=False),
+                name="inbox_held_since_then",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"inbox entry of approval {self.approval_id}"
+
+
+class AbsenceQuerySet(models.QuerySet["Absence"]):
+    def current(self) -> "AbsenceQuerySet":
+        return self.filter(starts_at__lte=DatabaseNow(), ends_at__gt=DatabaseNow())
+
+    def not_over(self) -> "AbsenceQuerySet":
+        return self.filter(ends_at__gt=DatabaseNow())
+
+
+class Absence(models.Model):
+    """Somebody is away from `starts_at` to `ends_at`; what she holds shows meanwhile in her deputy's inbox too."""
+
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    deputy = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+
+    objects = AbsenceQuerySet.as_manager()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["person", "ends_at"], name="absence_of_person"),
+            models.Index(fields=["deputy", "ends_at"], name="absence_of_deputy"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gte=F("starts_at")), name="absence_ends_after_it_starts"),
+            models.CheckConstraint(condition=~Q(person=F("deputy")), name="absence_has_another_deputy"),
+        ]
+
+    def __str__(self) -> str:
+        return f"absence {self.pk}"
+
+
+class AssignmentEvent(models.Model):
+    """One act of assigning: what, by whom, from whom and to whom. Append-only by trigger."""
+
+    class Kind(models.TextChoices):
+        CLAIMED = "claimed", "Claimed"
+        ASSIGNED = "assigned", "Assigned"
+        RELEASED = "released", "Released"
+        DELEGATED = "delegated", "Delegated while absent"
+        RETURNED = "returned", "Absence ended early"
+
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=12, choices=Kind)
+    approval = models.ForeignKey(
+        Approval, null=True, blank=True, on_delete=models.PROTECT, related_name="assignment_events"
+    )
+    absence = models.ForeignKey(Absence, null=True, blank=True, on_delete=models.PROTECT, related_name="events")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    before = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    to = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    actor = models.CharField(max_length=96)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(approval__isnull=True) ^ Q(absence__isnull=True), name="assignment_event_of_one_thing"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"

@@ -1,7 +1,7 @@
-"""The pages of the people who decide: inbox, approval, receipt, and the counts in the top bar.
+"""The pages of the people who decide: approval, receipt, and the counts in the top bar.
 
-A view never writes: it parses, calls one verb of decisions, and renders. May import decisions, facts, forms, inbox,
-ledger, reading, models; runs' history and fragments.
+A view never writes: it parses, calls one verb of decisions, and renders. May import assignment, decisions, facts,
+forms, inbox, ledger, precedents, reading, models; runs' history and fragments.
 """
 
 import json
@@ -21,7 +21,7 @@ from runs import history
 from runs.fragments import answer, count, wants_fragment
 from runs.models import Finding, Run, database_clock
 
-from . import decisions, facts, inbox, ledger, reading
+from . import assignment, decisions, facts, inbox, ledger, precedents, reading
 from .decisions import DecisionRefused
 from .forms import DecisionForm
 from .models import Approval, ApprovalStatus, Decision, LedgerEntry
@@ -45,7 +45,7 @@ class Navigation:
 
     @cached_property
     def waiting(self) -> int:
-        return count(inbox.in_scope(self.user, "mine"))
+        return count(inbox.in_scope(self.user, "groups"))
 
     @cached_property
     def overdue(self) -> int:
@@ -70,26 +70,6 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
 def nav_counts(request: HttpRequest) -> HttpResponse:
     fragment = "approvals/partials/nav_counts.html"
     return answer(request, fragment, fragment)
-
-
-# Inbox
-
-
-@require_safe
-def inbox_page(request: HttpRequest) -> HttpResponse:
-    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_panel.html", _inbox_context(request))
-
-
-@require_safe
-def inbox_rows(request: HttpRequest) -> HttpResponse:
-    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_rows.html", _inbox_context(request))
-
-
-def _inbox_context(request: HttpRequest) -> dict[str, Any]:
-    choice = inbox.Choice.of(request.GET)
-    rows, following = inbox.listed(request.user, choice)
-    tabs = inbox.tabs(request.user)
-    return {"choice": choice, "rows": rows, "following": following, "tabs": tabs, "sorts": inbox.SORTS}
 
 
 # Approval
@@ -221,6 +201,8 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
         "meaning": decisions.MEANING,
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(approval.statement, approval.payload),
+        "held": assignment.standing(request.user, approval),
+        "similar": precedents.similar(request.user, approval),
         "history": history.of(approval.run, context["now"], with_calls=False),
         "before": before,
         "behind": behind,
@@ -271,7 +253,7 @@ def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
         "valid": valid,
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(entry.record, approval.payload),
-        "following": inbox.in_scope(request.user, "mine").order_by("due_at", "pk").only("pk").first(),
+        "following": inbox.in_scope(request.user, "groups").order_by("due_at", "pk").only("pk").first(),
     }
     return render(request, "approvals/receipt.html", context)
 

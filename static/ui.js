@@ -28,6 +28,18 @@
   }
   tick(); setInterval(tick, 1000);
 
+  const count = () => {                                           // how many rows are ticked, in the bulk bar
+    const ticked = $$('.row-select:checked').length, all = $('[data-select-all]'), out = $('[data-selected]');
+    if (out) out.textContent = ticked;
+    if (all) { all.checked = ticked > 0 && ticked === $$('.row-select').length; all.indeterminate = ticked > 0 && !all.checked; }
+  };
+  document.addEventListener('change', e => {
+    if (e.target.matches('[data-select-all]')) $$('.row-select').forEach(box => { box.checked = e.target.checked; });
+    if (e.target.matches('.row-select, [data-select-all]')) count();
+  });
+  document.addEventListener('reset', () => setTimeout(count));     // the boxes are cleared after the event
+  document.addEventListener('htmx:afterSettle', count);
+
   document.addEventListener('click', e => {
     const el = e.target.closest('[data-dialog], [data-close], [data-copy], [data-pause], [data-print]');
     if (!el) return;
@@ -59,9 +71,10 @@
     const typed = slot && $$('textarea', detail.target).map(t => t.value.trim()).filter(Boolean).join('\n\n');
     if (typed) { slot.hidden = false; $('.typed', slot).textContent = typed; }
   });
-  if (window.Idiomorph) {                                         // what the reader opened or closed stays so when a poll morphs it
+  if (window.Idiomorph) {                                         // what the reader opened, closed, ticked or chose stays so when a poll morphs it
     Idiomorph.defaults.ignoreActiveValue = true;                  // and what is being typed is not taken back
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details'));
+    const kept = { open: 'details', checked: '.row-select, [data-select-all]', selected: '.bulk-bar option' };
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name in kept && el.matches(kept[name]));
   }
 
   let prefix = '';
@@ -72,6 +85,7 @@
     const rows = $$('.queue-row .row-link'), at = rows.findIndex(r => r.closest('tr').contains(document.activeElement));
     const key = prefix + e.key; prefix = e.key === 'g' ? 'g ' : '';
     if (key === 'j' || key === 'k') { rows[Math.min(rows.length - 1, Math.max(0, at + (key === 'j' ? 1 : -1)))]?.focus(); return e.preventDefault(); }
+    if (key === 'x' && at >= 0) { $('.row-select', rows[at].closest('tr'))?.click(); return e.preventDefault(); }
     const el = $(`[data-key="${CSS.escape(key)}"]`);              // a key only focuses, opens or navigates; it never signs
     if (!el) return; e.preventDefault();
     if (el.matches('summary')) { el.parentElement.open = true; ($('textarea, input:not([type=hidden])', el.parentElement) ?? el).focus(); }
