@@ -19,6 +19,7 @@ from .models import Absence, Approval, ApprovalStatus, AssignmentEvent, InboxEnt
 
 Kind = AssignmentEvent.Kind
 LONGEST_ABSENCE = timedelta(days=366)
+FARTHEST = timedelta(days=3660)
 RIGHT = "approvals.assign_approval"
 
 
@@ -246,9 +247,10 @@ def delegate(*, to: Any, first: date, last: date, by: Any, person: Any = None, a
     """From the first to the last day (UTC, both included) `to` stands in for `person`, who is `by` unless somebody with
     the right to assign does it for a colleague. One step only: a deputy's own deputy gets nothing of it."""
     person = person or by
-    starts_at, ends_at = _midnight(first), _midnight(last + timedelta(days=1))
     try:
-        _check_absence(person, to, starts_at, ends_at, by)
+        _check_may_delegate(person, by)
+        starts_at, ends_at = _span(first, last)
+        _check_deputy(person, to, starts_at, ends_at)
     except AssignmentRefused as refusal:
         _record_refusal(Kind.DELEGATED, refusal, by, actor)
         raise
@@ -287,17 +289,28 @@ def absences_of(user: Any) -> QuerySet[Absence]:
     return known.filter(person=user) | known.filter(deputy=user)
 
 
-def _check_absence(person: Any, to: Any, starts_at: datetime, ends_at: datetime, by: Any) -> None:
+def _check_may_delegate(person: Any, by: Any) -> None:
     if person != by and not team_mates(by).filter(pk=person.pk).exists():
         raise Stranger
     if person != by and not by.has_perm(RIGHT):
         raise NotAllowed("For somebody else, only people with the right to assign may name a deputy.")
-    if ends_at <= starts_at:
+
+
+def _span(first: date, last: date) -> tuple[datetime, datetime]:
+    """From the beginning of the first day to the end of the last."""
+    today = database_clock().date()
+    if last < first:
         raise Invalid("last", "The last day is before the first.")
-    if ends_at <= database_clock():
+    if last < today:
         raise Invalid("last", "The last day is over already.")
-    if ends_at - starts_at > LONGEST_ABSENCE:
+    if last - first >= LONGEST_ABSENCE:
         raise Invalid("last", f"An absence lasts {LONGEST_ABSENCE.days} days at most.")
+    if last - today > FARTHEST:
+        raise Invalid("last", f"The last day is more than {FARTHEST.days} days ahead.")
+    return _midnight(first), _midnight(last + timedelta(days=1))
+
+
+def _check_deputy(person: Any, to: Any, starts_at: datetime, ends_at: datetime) -> None:
     if to is None or not deputies(person).filter(pk=to.pk).exists():
         raise Invalid("to", "A deputy shares a team and a group with whoever is away.")
     away = Absence.objects.filter(person=to, starts_at__lt=ends_at, ends_at__gt=starts_at).first()

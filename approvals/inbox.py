@@ -7,19 +7,21 @@ of the first, so nothing is skipped or shown twice while rows come and go.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
-from django.db.models import F, Q, QuerySet, Value
-from django.db.models.functions import Coalesce
+from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
-from runs.fragments import ROWS, count
+from runs.fragments import COUNT_LIMIT, ROWS
 from runs.models import DatabaseNow
 
-from .models import LEAST, Absence, Approval, ApprovalQuerySet
+from .models import Absence, Approval, InboxEntry
 
 SCOPES = {"mine": "Mine", "groups": "My groups", "all": "All", "overdue": "Overdue"}
+FEW = 500
+"""Up to so many rows that a search finds are looked at one by one; what more than that have is looked for in order."""
 SORTS = {"time": "Time left", "amount": "Amount, high first"}
 
 
@@ -70,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Listed:
-    """One page of rows, each with `now` (the database's clock), and the keys of the pages before and behind it."""
+    """One page of approvals, each with `now` (the database's clock), and the keys of the pages before and behind."""
 
     rows: list[Approval]
     before: str
@@ -79,101 +81,124 @@ class Listed:
 
 @dataclass(frozen=True)
 class Order:
-    """One way of sorting: by an expression, downwards or upwards, then by id."""
+    """One way of sorting: by a column, downwards or upwards, then by id."""
 
-    by: Any
+    column: str
     downwards: bool
-    key: Callable[[Approval], str]
+    key: Callable[[InboxEntry], str]
     parse: Callable[[str], Any]
 
-    def apply(self, rows: QuerySet[Approval]) -> QuerySet[Approval]:
-        rows = rows.annotate(rank=self.by)
-        return rows.order_by(F("rank").desc() if self.downwards else F("rank").asc(), "pk")
+    def apply(self, rows: QuerySet[InboxEntry]) -> QuerySet[InboxEntry]:
+        return rows.order_by(f"-{self.column}" if self.downwards else self.column, "pk")
 
-    def behind(self, rows: QuerySet[Approval], key: str) -> QuerySet[Approval]:
+    def behind(self, rows: QuerySet[InboxEntry], key: str) -> QuerySet[InboxEntry]:
         """Those that come after this key; all when the key makes no sense."""
-        return self._beyond(rows, key, ("lt", "lte") if self.downwards else ("gt", "gte"), "gt")
+        return self._beyond(rows, key, "lt" if self.downwards else "gt", "gt")
 
-    def ahead(self, rows: QuerySet[Approval], key: str) -> QuerySet[Approval]:
+    def ahead(self, rows: QuerySet[InboxEntry], key: str) -> QuerySet[InboxEntry]:
         """Those that come before this key; all when the key makes no sense."""
-        return self._beyond(rows, key, ("gt", "gte") if self.downwards else ("lt", "lte"), "lt")
+        return self._beyond(rows, key, "gt" if self.downwards else "lt", "lt")
 
-    def _beyond(self, rows: QuerySet[Approval], key: str, than: tuple[str, str], pk_than: str) -> QuerySet[Approval]:
-        rank, _, pk = key.rpartition(",")
-        at, number = self.parse(rank), _integer(pk)
+    def _beyond(self, rows: QuerySet[InboxEntry], key: str, than: str, pk_than: str) -> QuerySet[InboxEntry]:
+        text, _, pk = key.rpartition(",")
+        at, number = self.parse(text), _integer(pk)
         if at is None or number is None:
             return rows
         # Said twice so that the index is entered at this very row.
-        further = Q(**{f"rank__{than[0]}": at}) | Q(**{f"pk__{pk_than}": number})
-        return rows.filter(further, **{f"rank__{than[1]}": at})
+        further = Q(**{f"{self.column}__{than}": at}) | Q(**{f"pk__{pk_than}": number})
+        return rows.filter(further, **{f"{self.column}__{than}e": at})
 
 
-def in_scope(user: Any, scope: str) -> ApprovalQuerySet:
-    waiting = Approval.objects.visible_to(user).waiting()
-    match scope:
-        case "mine":
-            return held_for(user, waiting)
-        case "groups":
-            return waiting.asked_of(user)
-        case "overdue":
-            return waiting.overdue()
-    return waiting
+class Inbox:
+    """What one person sees waiting. Her groups are asked for once, and stand as numbers in every query: the planner
+    then knows how many rows they have."""
+
+    def __init__(self, user: Any) -> None:
+        self.user = user
+
+    @cached_property
+    def groups(self) -> list[int]:
+        return list(self.user.groups.values_list("pk", flat=True))
+
+    @cached_property
+    def represented(self) -> list[int]:
+        """The keys of those whose deputy this person is now."""
+        current = Absence.objects.current().filter(deputy=self.user)
+        return list(current.values_list("person", flat=True).distinct())
+
+    @property
+    def visible(self) -> QuerySet[InboxEntry]:
+        """As Approval.objects.visible_to."""
+        if not self.user.is_active:
+            return InboxEntry.objects.none()
+        everything = InboxEntry.objects.all()
+        return everything if self.user.has_perm("runs.view_all_teams") else everything.filter(team__in=self.groups)
+
+    def scope(self, name: str) -> QuerySet[InboxEntry]:
+        match name:
+            case "mine":
+                return self.visible.filter(self._mine())
+            case "groups":
+                return self.visible.filter(asked__overlap=self.groups)
+            case "overdue":
+                return self.visible.filter(due_at__lte=DatabaseNow())
+        return self.visible
+
+    def count(self, scope: str) -> int:
+        """How many, up to COUNT_LIMIT. In order of time, so that an index is followed and left in time."""
+        return ORDERS["time"].apply(self.scope(scope)).values("pk")[:COUNT_LIMIT].count()
+
+    def tabs(self) -> list[Tab]:
+        return [Tab(scope, title, self.count(scope)) for scope, title in SCOPES.items()]
+
+    def listed(self, choice: Choice) -> Listed:
+        order = ORDERS[choice.sort]
+        rows = order.apply(_found(self.scope(choice.scope), choice.search))
+        if choice.before:
+            ahead = list(order.ahead(rows, choice.before).reverse()[: ROWS + 1])
+            if len(ahead) > ROWS:
+                page = ahead[:ROWS][::-1]
+                return Listed(_shown(page), order.key(page[0]), order.key(page[-1]))
+            # No whole page lies ahead: it is the beginning, and shown as such.
+            return _cut(order, rows, "")
+        return _cut(order, rows, choice.after)
+
+    def _mine(self) -> Q:
+        """What she holds, and what those hold whose deputy she is, where one of her groups was asked."""
+        held = Q(holder=self.user)
+        return held | Q(holder__in=self.represented, asked__overlap=self.groups) if self.represented else held
 
 
-def held_for(user: Any, waiting: ApprovalQuerySet) -> ApprovalQuerySet:
-    """Those that the user holds, and those of colleagues whose deputy the user is now, where one of the user's groups
-    was asked."""
-    away = represented(user)
-    mine = Q(inbox_entry__holder=user)
-    if away:
-        mine |= Q(inbox_entry__holder__in=away, pk__in=waiting.asked_of(user).values("pk"))
-    return waiting.filter(mine)
-
-
-def represented(user: Any) -> list[int]:
-    """The keys of those whose deputy the user is now."""
-    return list(Absence.objects.current().filter(deputy=user).values_list("person", flat=True).distinct())
-
-
-def tabs(user: Any) -> list[Tab]:
-    return [Tab(scope, title, count(in_scope(user, scope))) for scope, title in SCOPES.items()]
-
-
-def listed(user: Any, choice: Choice) -> Listed:
-    order = ORDERS[choice.sort]
-    found = in_scope(user, choice.scope)
-    if choice.search:
-        found = found.filter(inbox_entry__words__sought=choice.search)
-    rows = order.apply(_with_what_is_shown(found))
-    if choice.before:
-        ahead = list(order.ahead(rows, choice.before).reverse()[: ROWS + 1])
-        if len(ahead) > ROWS:
-            page = ahead[:ROWS][::-1]
-            return Listed(page, order.key(page[0]), order.key(page[-1]))
-        # No whole page lies ahead: it is the beginning, and shown as such.
-        return _cut(order, rows, "")
-    return _cut(order, rows, choice.after)
-
-
-def neighbours(user: Any, approval: Approval) -> tuple[Approval | None, Approval | None]:
+def neighbours(user: Any, approval: Approval) -> tuple[InboxEntry | None, InboxEntry | None]:
     """The waiting approvals before and behind this one in the order of time left."""
     order = ORDERS["time"]
-    waiting = order.apply(Approval.objects.visible_to(user).waiting().only("pk"))
-    key = order.key(approval)
+    waiting = order.apply(Inbox(user).visible.only("pk"))
+    key = f"{approval.due_at.isoformat()},{approval.pk}"
     return order.ahead(waiting, key).reverse().first(), order.behind(waiting, key).first()
 
 
-def _cut(order: Order, rows: QuerySet[Approval], after: str) -> Listed:
-    found = list(order.behind(rows, after)[: ROWS + 1])
+def _found(rows: QuerySet[InboxEntry], search: str) -> QuerySet[InboxEntry]:
+    if not search:
+        return rows
+    # The planner cannot know how many have a word that begins so, and takes the long way for what few have.
+    few = list(ORDERS["time"].apply(InboxEntry.objects.filter(words__sought=search)).values_list("pk", flat=True)[:FEW])
+    return rows.filter(pk__in=few) if len(few) < FEW else rows.filter(words__sought=search)
+
+
+def _cut(order: Order, rows: QuerySet[InboxEntry], after: str) -> Listed:
+    found = list(order.behind(rows, after).defer("words", "asked")[: ROWS + 1])
     page = found[:ROWS]
     before = order.key(page[0]) if after and page else ""
-    return Listed(page, before, order.key(page[-1]) if len(found) > ROWS else "")
+    return Listed(_shown(page), before, order.key(page[-1]) if len(found) > ROWS else "")
 
 
-def _with_what_is_shown(rows: QuerySet[Approval]) -> QuerySet[Approval]:
-    rows = rows.select_related("run", "team", "requested_by", "inbox_entry__holder").prefetch_related("groups")
+def _shown(page: list[InboxEntry]) -> list[Approval]:
+    """The approvals of a page, in its order, with all that is shown of each."""
+    rows = Approval.objects.select_related("run", "team", "requested_by", "inbox_entry__holder")
     long = ["payload", "facts", "signed_facts", "terms", "run__input", "run__tags", "run__wait_terms"]
-    return rows.annotate(now=DatabaseNow()).defer(*long, "inbox_entry__words")
+    rows = rows.prefetch_related("groups").annotate(now=DatabaseNow()).defer(*long, "inbox_entry__words")
+    found = rows.in_bulk([entry.pk for entry in page])
+    return [found[entry.pk] for entry in page if entry.pk in found]
 
 
 def _instant(text: str) -> datetime | None:
@@ -193,15 +218,10 @@ def _integer(text: str) -> int | None:
 
 
 def _amount(text: str) -> int | None:
-    return LEAST if text == "" else _integer(text)
+    return InboxEntry.LEAST if text == "" else _integer(text)
 
 
 ORDERS = {
-    "time": Order(F("due_at"), False, lambda row: f"{row.due_at.isoformat()},{row.pk}", _instant),
-    "amount": Order(
-        Coalesce("amount_minor", Value(LEAST)),
-        True,
-        lambda row: f"{'' if row.amount_minor is None else row.amount_minor},{row.pk}",
-        _amount,
-    ),
+    "time": Order("due_at", False, lambda row: f"{row.due_at.isoformat()},{row.pk}", _instant),
+    "amount": Order("rank", True, lambda row: f"{'' if row.rank == InboxEntry.LEAST else row.rank},{row.pk}", _amount),
 }

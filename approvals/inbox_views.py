@@ -33,14 +33,14 @@ def inbox_rows(request: HttpRequest) -> HttpResponse:
 
 
 def _context(request: HttpRequest) -> dict[str, Any]:
-    choice = inbox.Choice.of(request.GET)
-    listed = inbox.listed(request.user, choice)
+    choice, hers = inbox.Choice.of(request.GET), inbox.Inbox(request.user)
+    listed = hers.listed(choice)
     return {
         "choice": choice,
         "listed": listed,
-        "tabs": inbox.tabs(request.user),
+        "tabs": hers.tabs(),
         "sorts": inbox.SORTS,
-        "represented": inbox.represented(request.user),
+        "represented": hers.represented,
         "candidates": _candidates(request.user, listed.rows),
     }
 

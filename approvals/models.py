@@ -9,14 +9,12 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Coalesce
 
 from runs.models import DatabaseNow, JSONText, Run
-
-LEAST = 1 - 2**63
-"""What an approval without an amount counts as where amounts are put in order."""
 
 
 class ApprovalStatus(models.TextChoices):
@@ -101,7 +99,7 @@ class Approval(models.Model):
         indexes = [
             models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
             models.Index(
-                Coalesce("amount_minor", LEAST).desc(),
+                F("amount_minor").desc(nulls_last=True),
                 F("id"),
                 name="approval_amount",
                 condition=Q(status=ApprovalStatus.OPEN),
@@ -224,21 +222,35 @@ class Sought(models.Lookup):
 
 
 class InboxEntry(models.Model):
-    """What the inbox keeps of an open approval beside the question: who holds it, and the words that find it.
+    """What the inbox lists, counts and searches an open approval by, in one row: and who holds it.
 
-    Comes and goes by trigger with the open state of its approval; `holder` is written by approvals.assignment only.
+    Comes, follows and goes by trigger with its approval, while that is open; only `holder` is written by hand, by
+    approvals.assignment. One narrow row per question keeps each tab to one index of one table.
     """
 
     approval = models.OneToOneField(Approval, primary_key=True, on_delete=models.PROTECT, related_name="inbox_entry")
+    team = models.ForeignKey(Group, on_delete=models.PROTECT, related_name="+", db_index=False)
+    due_at = models.DateTimeField()
+    rank = models.BigIntegerField(help_text="The amount; LEAST where there is none.")
+    asked = ArrayField(models.IntegerField(), help_text="The keys of the groups that were asked.")
     holder = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     held_since = models.DateTimeField(null=True, blank=True)
     words = Words(editable=False)
 
+    LEAST = 1 - 2**63
+
     class Meta:
         verbose_name_plural = "inbox entries"
-        indexes = [models.Index(fields=["holder"], name="inbox_holder", condition=Q(holder__isnull=False))]
+        indexes = [
+            models.Index(fields=["due_at", "approval"], name="inbox_due"),
+            models.Index(fields=["team", "due_at", "approval"], name="inbox_team_due"),
+            models.Index(fields=["-rank", "approval"], name="inbox_rank"),
+            models.Index(fields=["holder"], name="inbox_holder", condition=Q(holder__isnull=False)),
+            GinIndex(fields=["asked"], name="inbox_asked"),
+            GinIndex(fields=["words"], name="inbox_words"),
+        ]
         constraints = [
             models.CheckConstraint(
                 condition=Q(holder__isnull=True, held_since__isnull=True)

@@ -44,12 +44,16 @@ class Navigation:
         return database_clock()
 
     @cached_property
+    def _inbox(self) -> inbox.Inbox:
+        return inbox.Inbox(self.user)
+
+    @cached_property
     def waiting(self) -> int:
-        return count(inbox.in_scope(self.user, "groups"))
+        return self._inbox.count("groups")
 
     @cached_property
     def overdue(self) -> int:
-        return count(inbox.in_scope(self.user, "overdue"))
+        return self._inbox.count("overdue")
 
     @cached_property
     def stuck(self) -> int:
@@ -199,8 +203,9 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
     context = _facts_context(request, approval)
     return context | {
         "meaning": decisions.MEANING,
-        "lines": reading.payload_lines(approval.payload),
+        "action": reading.action_in_words(approval.payload),
         "hidden": reading.hidden_characters(approval.statement, approval.payload),
+        "look_alikes": reading.look_alikes(approval.statement, approval.payload),
         "held": assignment.standing(request.user, approval),
         "similar": precedents.similar(request.user, approval),
         "history": history.of(approval.run, context["now"], with_calls=False),
@@ -253,7 +258,7 @@ def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
         "valid": valid,
         "lines": reading.payload_lines(approval.payload),
         "hidden": reading.hidden_characters(entry.record, approval.payload),
-        "following": inbox.in_scope(request.user, "groups").order_by("due_at", "pk").only("pk").first(),
+        "following": inbox.Inbox(request.user).scope("groups").order_by("due_at", "pk").only("pk").first(),
     }
     return render(request, "approvals/receipt.html", context)
 

@@ -5,9 +5,10 @@ kept as they are (no dictionary), whole and in their parts, and are found by the
 """
 
 import django.db.models.deletion
-import django.db.models.functions.comparison
 from django.conf import settings
 from django.contrib.auth.management import create_permissions
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import migrations, models
 
 import approvals.models
@@ -43,26 +44,51 @@ CREATE FUNCTION approvals_sought(said text) RETURNS tsquery LANGUAGE sql IMMUTAB
   SELECT string_agg('''' || replace(replace(word, '\', '\\'), '''', '''''') || ''':*', ' & ')::tsquery
     FROM approvals_split(said) AS word WHERE word <> ''
 $$;
-CREATE INDEX inbox_words ON approvals_inboxentry USING gin (words);
 """
 
 KEPT = """
+CREATE FUNCTION approvals_asked(approval bigint) RETURNS int[] LANGUAGE sql STABLE AS $$
+  SELECT coalesce(array_agg(group_id ORDER BY group_id), '{}')
+    FROM approvals_approval_groups AS asked WHERE asked.approval_id = approval
+$$;
+CREATE VIEW approvals_inbox_rows AS
+  SELECT asked.id AS approval_id, asked.team_id, asked.due_at,
+         coalesce(asked.amount_minor, -9223372036854775807) AS rank, approvals_asked(asked.id) AS asked,
+         approvals_words(run.key, asked.tool, asked.statement, asked.payload) AS words
+    FROM approvals_approval AS asked JOIN runs_run AS run ON run.id = asked.run_id;
+
 CREATE FUNCTION approvals_keep_inbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF NEW.status = 'open' THEN
-    INSERT INTO approvals_inboxentry (approval_id, words)
-      SELECT NEW.id, approvals_words(key, NEW.tool, NEW.statement, NEW.payload) FROM runs_run WHERE id = NEW.run_id
-      ON CONFLICT (approval_id) DO NOTHING;
-  ELSIF TG_OP = 'UPDATE' THEN
+  IF NEW.status <> 'open' THEN
     DELETE FROM approvals_inboxentry WHERE approval_id = NEW.id;
+  ELSIF TG_OP = 'INSERT' THEN
+    INSERT INTO approvals_inboxentry (approval_id, team_id, due_at, rank, asked, words)
+      SELECT approval_id, team_id, due_at, rank, asked, words FROM approvals_inbox_rows WHERE approval_id = NEW.id;
+  ELSE
+    UPDATE approvals_inboxentry SET due_at = NEW.due_at WHERE approval_id = NEW.id;
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER approval_keeps_its_inbox_entry AFTER INSERT OR UPDATE OF status ON approvals_approval
-  FOR EACH ROW EXECUTE FUNCTION approvals_keep_inbox();
-INSERT INTO approvals_inboxentry (approval_id, words)
-  SELECT asked.id, approvals_words(run.key, asked.tool, asked.statement, asked.payload)
-    FROM approvals_approval AS asked JOIN runs_run AS run ON run.id = asked.run_id WHERE asked.status = 'open';
+CREATE TRIGGER approval_enters_the_inbox AFTER INSERT ON approvals_approval
+  FOR EACH ROW WHEN (NEW.status = 'open') EXECUTE FUNCTION approvals_keep_inbox();
+CREATE TRIGGER approval_moves_in_the_inbox AFTER UPDATE ON approvals_approval
+  FOR EACH ROW WHEN ((OLD.status, OLD.due_at) IS DISTINCT FROM (NEW.status, NEW.due_at))
+  EXECUTE FUNCTION approvals_keep_inbox();
+
+CREATE FUNCTION approvals_keep_asked() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  changed bigint := CASE TG_OP WHEN 'DELETE' THEN OLD.approval_id ELSE NEW.approval_id END;
+BEGIN
+  UPDATE approvals_inboxentry SET asked = approvals_asked(changed) WHERE approval_id = changed;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER groups_follow_into_the_inbox AFTER INSERT OR UPDATE OR DELETE ON approvals_approval_groups
+  FOR EACH ROW EXECUTE FUNCTION approvals_keep_asked();
+
+INSERT INTO approvals_inboxentry (approval_id, team_id, due_at, rank, asked, words)
+  SELECT rows.approval_id, rows.team_id, rows.due_at, rows.rank, rows.asked, rows.words
+    FROM approvals_inbox_rows AS rows JOIN approvals_approval AS asked ON asked.id = rows.approval_id
+   WHERE asked.status = 'open';
 """
 
 APPEND_ONLY = """
@@ -79,11 +105,13 @@ UNDO = {
 DROP INDEX approval_earlier_payee; DROP INDEX approval_earlier_claim; DROP FUNCTION approvals_argument(text, text);
 """,
     WORDS: """
-DROP INDEX inbox_words; DROP FUNCTION approvals_words(text, text, text, text); DROP FUNCTION approvals_sought(text);
+DROP FUNCTION approvals_words(text, text, text, text); DROP FUNCTION approvals_sought(text);
 DROP FUNCTION approvals_split(text);
 """,
     KEPT: """
-DROP TRIGGER approval_keeps_its_inbox_entry ON approvals_approval; DROP FUNCTION approvals_keep_inbox();
+DROP TRIGGER groups_follow_into_the_inbox ON approvals_approval_groups; DROP FUNCTION approvals_keep_asked();
+DROP TRIGGER approval_enters_the_inbox ON approvals_approval; DROP TRIGGER approval_moves_in_the_inbox ON approvals_approval;
+DROP FUNCTION approvals_keep_inbox(); DROP VIEW approvals_inbox_rows; DROP FUNCTION approvals_asked(bigint);
 """,
     APPEND_ONLY: """
 DROP TRIGGER approvals_assignmentevent_append_only ON approvals_assignmentevent;
@@ -160,6 +188,9 @@ class Migration(migrations.Migration):
                         to="approvals.approval",
                     ),
                 ),
+                ("due_at", models.DateTimeField()),
+                ("rank", models.BigIntegerField(help_text="The amount; LEAST where there is none.")),
+                ("asked", ArrayField(models.IntegerField(), help_text="The keys of the groups that were asked.")),
                 ("held_since", models.DateTimeField(blank=True, null=True)),
                 ("words", approvals.models.Words(editable=False)),
             ],
@@ -175,22 +206,6 @@ class Migration(migrations.Migration):
                     ("assign_approval", "Can assign and release approvals of own teams"),
                 ]
             },
-        ),
-        migrations.RemoveIndex(
-            model_name="approval",
-            name="approval_amount",
-        ),
-        migrations.AddIndex(
-            model_name="approval",
-            index=models.Index(
-                models.OrderBy(
-                    django.db.models.functions.comparison.Coalesce("amount_minor", -9223372036854775807),
-                    descending=True,
-                ),
-                models.F("id"),
-                condition=models.Q(("status", "open")),
-                name="approval_amount",
-            ),
         ),
         migrations.AddField(
             model_name="absence",
@@ -307,6 +322,24 @@ class Migration(migrations.Migration):
                 name="assignment_event_of_one_thing",
             ),
         ),
+        migrations.AddField(
+            model_name="inboxentry",
+            name="team",
+            field=models.ForeignKey(
+                db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="auth.group"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="inboxentry", index=models.Index(fields=["due_at", "approval"], name="inbox_due")
+        ),
+        migrations.AddIndex(
+            model_name="inboxentry", index=models.Index(fields=["team", "due_at", "approval"], name="inbox_team_due")
+        ),
+        migrations.AddIndex(
+            model_name="inboxentry", index=models.Index(fields=["-rank", "approval"], name="inbox_rank")
+        ),
+        migrations.AddIndex(model_name="inboxentry", index=GinIndex(fields=["asked"], name="inbox_asked")),
+        migrations.AddIndex(model_name="inboxentry", index=GinIndex(fields=["words"], name="inbox_words")),
         migrations.AddIndex(
             model_name="inboxentry",
             index=models.Index(condition=models.Q(("holder__isnull", False)), fields=["holder"], name="inbox_holder"),
