@@ -15,7 +15,9 @@ from runs.admin import ReadOnlyAdmin
 
 from . import authority
 from .models import (
+    Absence,
     Approval,
+    AssignmentEvent,
     Authority,
     Decision,
     LedgerBody,
@@ -80,6 +82,17 @@ class LedgerCheckpointAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
 
 
+@admin.register(AssignmentEvent)
+class AssignmentEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "kind", "approval", "absence", "by", "before", "to", "actor"]
+    list_filter = ["kind"]
+    list_select_related = ["approval", "absence", "by", "before", "to"]
+    search_fields = ["approval__run__key__startswith", "by__username", "to__username"]
+    search_help_text = "The beginning of a run key, or a user name."
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
 @admin.register(StatementTemplate)
 class StatementTemplateAdmin(ReadOnlyAdmin):
     list_display = ["version", "text"]
@@ -124,4 +137,13 @@ class NoticeAdmin(ReadOnlyAdmin):
     list_display = ["written_at", "approval", "kind", "channel", "sent_at", "told", "attempts", "error"]
     list_filter = ["kind", "channel"]
     list_select_related = ["approval"]
+    ordering = ["-id"]
+
+
+@admin.register(Absence)
+class AbsenceAdmin(ReadOnlyAdmin):
+    list_display = ["person", "deputy", "starts_at", "ends_at"]
+    list_select_related = ["person", "deputy"]
+    search_fields = ["person__username", "deputy__username"]
+    date_hierarchy = "starts_at"
     ordering = ["-id"]

@@ -11,6 +11,7 @@ from django.db import connection
 from .verifier import Fault, Found
 
 APPEND_ONLY = (
+    "approvals_assignmentevent",
     "approvals_ledgerentry",
     "approvals_ledgercheckpoint",
     "approvals_statementtemplate",

@@ -9,7 +9,8 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.contrib.postgres.indexes import BrinIndex
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import BrinIndex, GinIndex
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
@@ -117,7 +118,10 @@ class Approval(models.Model):
     objects = ApprovalQuerySet.as_manager()
 
     class Meta:
-        permissions = [("decide_approval", "Can decide approvals of own teams")]
+        permissions = [
+            ("decide_approval", "Can decide approvals of own teams"),
+            ("assign_approval", "Can assign and release approvals of own teams"),
+        ]
         indexes = [
             models.Index(fields=["due_at", "id"], name="approval_due", condition=Q(status=ApprovalStatus.OPEN)),
             models.Index(
@@ -266,3 +270,135 @@ class PasswordFailure(models.Model):
 
     def __str__(self) -> str:
         return f"password failure {self.pk}"
+
+
+# Who holds what: the inbox's own rows. They decide nothing and are part of no signed record.
+
+
+class Words(models.Field):
+    """Lower-case words that rows are found by (a tsvector made of words as they are: no stemming, no dictionary)."""
+
+    def db_type(self, connection: Any) -> str:
+        return "tsvector"
+
+
+@Words.register_lookup
+class Sought(models.Lookup):
+    """Whether each word of a text is the beginning of one of these; a text without words finds nothing."""
+
+    lookup_name = "sought"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[str | int, ...]]:
+        words, parameters = self.process_lhs(compiler, connection)
+        return f"{words} @@ approvals_sought(%s)", (*parameters, self.rhs)
+
+
+class InboxEntry(models.Model):
+    """What the inbox lists, counts and searches an open approval by, in one row: and who holds it.
+
+    Comes, follows and goes by trigger with its approval, while that is open; only `holder` is written by hand, by
+    approvals.assignment. One narrow row per question keeps each tab to one index of one table.
+    """
+
+    approval = models.OneToOneField(Approval, primary_key=True, on_delete=models.PROTECT, related_name="inbox_entry")
+    team = models.ForeignKey(Group, on_delete=models.PROTECT, related_name="+", db_index=False)
+    due_at = models.DateTimeField()
+    rank = models.BigIntegerField(help_text="The amount; LEAST where there is none.")
+    asked = ArrayField(models.IntegerField(), help_text="The keys of the groups that were asked.")
+    holder = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    held_since = models.DateTimeField(null=True, blank=True)
+    words = Words(editable=False)
+
+    LEAST = 1 - 2**63
+
+    class Meta:
+        verbose_name_plural = "inbox entries"
+        indexes = [
+            models.Index(fields=["due_at", "approval"], name="inbox_due"),
+            models.Index(fields=["team", "due_at", "approval"], name="inbox_team_due"),
+            models.Index(fields=["-rank", "approval"], name="inbox_rank"),
+            models.Index(fields=["holder"], name="inbox_holder", condition=Q(holder__isnull=False)),
+            GinIndex(fields=["asked"], name="inbox_asked"),
+            GinIndex(fields=["words"], name="inbox_words"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(holder__isnull=True, held_since__isnull=True)
+                | Q(holder__isnull=False, held_since__isnull=False),
+                name="inbox_held_since_then",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"inbox entry of approval {self.approval_id}"
+
+
+class AbsenceQuerySet(models.QuerySet["Absence"]):
+    def current(self) -> "AbsenceQuerySet":
+        return self.filter(starts_at__lte=DatabaseNow(), ends_at__gt=DatabaseNow())
+
+    def not_over(self) -> "AbsenceQuerySet":
+        return self.filter(ends_at__gt=DatabaseNow())
+
+
+class Absence(models.Model):
+    """Somebody is away from `starts_at` to `ends_at`; what she holds shows meanwhile in her deputy's inbox too."""
+
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    deputy = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+
+    objects = AbsenceQuerySet.as_manager()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["person", "ends_at"], name="absence_of_person"),
+            models.Index(fields=["deputy", "ends_at"], name="absence_of_deputy"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gte=F("starts_at")), name="absence_ends_after_it_starts"),
+            models.CheckConstraint(condition=~Q(person=F("deputy")), name="absence_has_another_deputy"),
+        ]
+
+    def __str__(self) -> str:
+        return f"absence {self.pk}"
+
+
+class AssignmentEvent(models.Model):
+    """One act of assigning: what, by whom, from whom and to whom. Append-only by trigger."""
+
+    class Kind(models.TextChoices):
+        CLAIMED = "claimed", "Claimed"
+        ASSIGNED = "assigned", "Assigned"
+        RELEASED = "released", "Released"
+        DELEGATED = "delegated", "Delegated while absent"
+        RETURNED = "returned", "Absence ended early"
+
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=12, choices=Kind)
+    approval = models.ForeignKey(
+        Approval, null=True, blank=True, on_delete=models.PROTECT, related_name="assignment_events"
+    )
+    absence = models.ForeignKey(Absence, null=True, blank=True, on_delete=models.PROTECT, related_name="events")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
+    before = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    to = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    actor = models.CharField(max_length=96)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(approval__isnull=True) ^ Q(absence__isnull=True), name="assignment_event_of_one_thing"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"

@@ -4,6 +4,8 @@ Pure: text in, lines out; made from the very bytes that are signed and executed.
 """
 
 import json
+import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,12 @@ from .facts import compare
 _OURS = {"null": "none", "true": "yes", "false": "no", '""': "empty text", "[]": "empty list", "{}": "empty object"}
 """Values that have no text of their own, in our words."""
 
+LONG, BEGINNING = 600, 300
+"""A text of more characters than LONG shows so many of them, and the rest folded."""
+MANY = 40
+"""Of more lines than so many the others are folded."""
+NEVER_FOLDED = re.compile(r"\b(amount|currency|payees?|claim|tool)\b", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -24,6 +32,25 @@ class Line:
     text: str
     raw: str = ""
     plain: bool = False
+
+    @property
+    def shown(self) -> str:
+        """What stands outside the fold."""
+        whole = len(self.text) <= LONG or NEVER_FOLDED.search(self.label)
+        return self.text if whole else self.text[:BEGINNING]
+
+    @property
+    def folded(self) -> str:
+        """What stands inside the fold, to the last character; the fold says how much that is."""
+        return self.text[len(self.shown) :]
+
+
+@dataclass(frozen=True)
+class Action:
+    """The proposed action in words. What decides most (money, payee, claim) is never among the `folded` lines."""
+
+    lines: list[Line]
+    folded: list[Line]
 
 
 @dataclass(frozen=True)
@@ -44,6 +71,14 @@ def payload_lines(payload: str) -> list[Line]:
     return lines + (list(_lines(action, "")) if action else [])
 
 
+def action_in_words(payload: str) -> Action:
+    """All lines of the action, those that may be folded apart."""
+    lines = payload_lines(payload)
+    ahead = [line for number, line in enumerate(lines) if number < MANY or line.raw or NEVER_FOLDED.search(line.label)]
+    kept = {id(line) for line in ahead}
+    return Action(ahead, [line for line in lines if id(line) not in kept])
+
+
 def comparisons(then: str, now: str) -> list[Comparison]:
     """Each fact at asking beside the one now, differences first."""
     before, after = json.loads(then), json.loads(now)
@@ -61,6 +96,16 @@ def comparisons(then: str, now: str) -> list[Comparison]:
 def hidden_characters(*texts: str) -> list[str]:
     """The characters in these texts that a reader could not see, with their names."""
     return unseen_in("".join(texts))
+
+
+def look_alikes(*texts: str) -> list[str]:
+    """Words that mix letters of Latin with letters of another alphabet: one may be there to be taken for the other."""
+    words = (word for text in texts for word in re.findall(r"[^\W\d_]+", text) if not word.isascii())
+    return [word for word in dict.fromkeys(words) if len(_alphabets(word)) > 1]
+
+
+def _alphabets(word: str) -> set[str]:
+    return {unicodedata.name(letter, "").split(" ")[0] for letter in word} & {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN"}
 
 
 def _lines(value: Any, label: str, siblings: dict[str, Any] | None = None, name: str = "") -> Iterator[Line]:

@@ -2,15 +2,20 @@
 
 from django.urls import path
 
-from . import answer_views, views
+from . import answer_views, inbox_views, views
 
 app_name = "approvals"
 
 urlpatterns = [
-    path("inbox/", views.inbox_page, name="inbox"),
-    path("inbox/rows/", views.inbox_rows, name="inbox_rows"),
+    path("inbox/", inbox_views.inbox_page, name="inbox"),
+    path("inbox/rows/", inbox_views.inbox_rows, name="inbox_rows"),
+    path("inbox/assign/", inbox_views.assign_many, name="assign_many"),
+    path("inbox/absences/", inbox_views.absences, name="absences"),
+    path("inbox/absences/new/", inbox_views.delegate, name="delegate"),
+    path("inbox/absences/<int:pk>/end/", inbox_views.end_absence, name="end_absence"),
     path("nav-counts/", views.nav_counts, name="nav_counts"),
     path("approvals/<int:pk>/", views.approval_page, name="approval"),
+    path("approvals/<int:pk>/assign/", inbox_views.assign_one, name="assign_one"),
     path("approvals/<int:pk>/state/", views.approval_state, name="state"),
     path("approvals/<int:pk>/facts/", views.approval_facts, name="facts"),
     path("approvals/<int:pk>/decide/", views.decide, name="decide"),

@@ -1,7 +1,7 @@
-"""The pages of the people who decide: inbox, approval, receipt, and the counts in the top bar.
+"""The pages of the people who decide: approval, receipt, and the counts in the top bar.
 
-A view never writes: it parses, calls one verb of decisions, and renders. May import decisions, facts, forms, inbox,
-ledger, checkpoints, reading, models; runs' history and fragments.
+A view never writes: it parses, calls one verb of decisions, and renders. May import assignment, decisions, facts,
+forms, inbox, ledger, checkpoints, precedents, reading, models; runs' history and fragments.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from runs import history
 from runs.fragments import answer, count, wants_fragment
 from runs.models import Alarm, Finding, Run, database_clock
 
-from . import answers, checkpoints, decisions, facts, inbox, ledger, passwords, reading
+from . import answers, assignment, checkpoints, decisions, facts, inbox, ledger, passwords, precedents, reading
 from .decisions import DecisionRefused
 from .forms import DecisionForm
 from .models import Approval, ApprovalStatus, Decision, LedgerEntry
@@ -44,12 +44,16 @@ class Navigation:
         return database_clock()
 
     @cached_property
+    def _inbox(self) -> inbox.Inbox:
+        return inbox.Inbox(self.user)
+
+    @cached_property
     def waiting(self) -> int:
-        return count(inbox.in_scope(self.user, "mine"))
+        return self._inbox.count("groups")
 
     @cached_property
     def overdue(self) -> int:
-        return count(inbox.in_scope(self.user, "overdue"))
+        return self._inbox.count("overdue")
 
     @cached_property
     def stuck(self) -> int:
@@ -74,26 +78,6 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
 def nav_counts(request: HttpRequest) -> HttpResponse:
     fragment = "approvals/partials/nav_counts.html"
     return answer(request, fragment, fragment)
-
-
-# Inbox
-
-
-@require_safe
-def inbox_page(request: HttpRequest) -> HttpResponse:
-    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_panel.html", _inbox_context(request))
-
-
-@require_safe
-def inbox_rows(request: HttpRequest) -> HttpResponse:
-    return answer(request, "approvals/inbox.html", "approvals/partials/inbox_rows.html", _inbox_context(request))
-
-
-def _inbox_context(request: HttpRequest) -> dict[str, Any]:
-    choice = inbox.Choice.of(request.GET)
-    rows, following = inbox.listed(request.user, choice)
-    tabs = inbox.tabs(request.user)
-    return {"choice": choice, "rows": rows, "following": following, "tabs": tabs, "sorts": inbox.SORTS}
 
 
 # Approval
@@ -256,8 +240,11 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
     context = _facts_context(request, approval)
     return context | {
         "meaning": decisions.MEANING,
-        "lines": reading.payload_lines(approval.payload),
+        "action": reading.action_in_words(approval.payload),
         "hidden": reading.hidden_characters(approval.statement, approval.payload),
+        "look_alikes": reading.look_alikes(approval.statement, approval.payload),
+        "held": assignment.standing(request.user, approval),
+        "similar": precedents.similar(request.user, approval),
         "history": history.of(approval.run, context["now"], with_calls=False),
         "before": before,
         "behind": behind,
@@ -314,7 +301,7 @@ def receipt(request: HttpRequest, sequence: int) -> HttpResponse:
         "is_withheld": entry.body is not None and entry.body.text is None,
         "signatures": approval.decisions.select_related("user").order_by("entry_id"),
         "checkpoint": checkpoints.last(),
-        "following": inbox.in_scope(request.user, "mine").order_by("due_at", "pk").only("pk").first(),
+        "following": inbox.Inbox(request.user).scope("groups").order_by("due_at", "pk").only("pk").first(),
     }
     return render(request, "approvals/receipt.html", context)
 

@@ -28,6 +28,19 @@
   }
   tick(); setInterval(tick, 1000);
 
+  const count = () => {                                           // how many rows are ticked, in the bulk bar
+    const ticked = $$('.row-select:checked').length, all = $('[data-select-all]'), out = $('[data-selected]'), note = $('[data-ticked]');
+    if (out) out.textContent = ticked;
+    if (note) note.textContent = ticked ? ` (${ticked})` : '';
+    if (all) { all.checked = ticked > 0 && ticked === $$('.row-select').length; all.indeterminate = ticked > 0 && !all.checked; }
+  };
+  document.addEventListener('change', e => {
+    if (e.target.matches('[data-select-all]')) $$('.row-select').forEach(box => { box.checked = e.target.checked; });
+    if (e.target.matches('.row-select, [data-select-all]')) count();
+  });
+  document.addEventListener('reset', () => setTimeout(count));     // the boxes are cleared after the event
+  document.addEventListener('htmx:afterSettle', count); count();
+
   document.addEventListener('click', e => {
     const el = e.target.closest('[data-dialog], [data-close], [data-copy], [data-pause], [data-print]');
     if (!el) return;
@@ -59,21 +72,11 @@
     const typed = slot && $$('textarea', detail.target).map(t => t.value.trim()).filter(Boolean).join('\n\n');
     if (typed) { slot.hidden = false; $('.typed', slot).textContent = typed; }
   });
-  if (window.Idiomorph) {                                         // what the reader opened or closed stays so when a poll morphs it
+  if (window.Idiomorph) {                                         // what the reader opened, closed, ticked or chose stays so when a poll morphs it
     Idiomorph.defaults.ignoreActiveValue = true;                  // and what is being typed is not taken back
-    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name === 'open' && el.matches('details')) && !(name === 'checked' && el.matches('.row-pick input'));
+    const kept = { open: 'details', checked: '.row-select, [data-select-all]', selected: '.bulk-bar option' };
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, el) => !(name in kept && el.matches(kept[name]));
   }
-
-  function countTicked() {
-    const ticked = $$('.row-select:checked').length, note = $('[data-ticked]');
-    if (note) note.textContent = ticked ? ` (${ticked})` : '';
-  }
-  document.addEventListener('change', e => {                      // the box in the head ticks all rows that are shown
-    if (e.target.matches('[data-select-all]')) $$('.row-select').forEach(box => { box.checked = e.target.checked; });
-    countTicked();
-  });
-  document.addEventListener('htmx:afterSettle', countTicked);
-  countTicked();
 
   let prefix = '';
   const enabled = () => localStorage.getItem('shortcuts') !== 'off', toggle = $('#shortcuts-on');

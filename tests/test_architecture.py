@@ -113,6 +113,7 @@ FLOORS = {
         {
             "approvals.gate",
             "approvals.decisions",
+            "approvals.assignment",
             "approvals.proposals",
             "approvals.escalation",
             "approvals.export",
@@ -121,6 +122,8 @@ FLOORS = {
         },
         {
             "approvals.inbox",
+            "approvals.inbox_forms",
+            "approvals.precedents",
             "approvals.reading",
             "approvals.measures",
             "approvals.testing",
@@ -130,6 +133,7 @@ FLOORS = {
         {
             "approvals.views",
             "approvals.answer_views",
+            "approvals.inbox_views",
             "approvals.admin",
             "approvals.urls",
             "approvals.apps",

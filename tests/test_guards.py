@@ -8,6 +8,7 @@ from django.core.management.base import CommandError
 from stage import Stage, four_entries
 
 from approvals import checkpoints, guards
+from approvals.models import Approval, AssignmentEvent
 from approvals.verifier import Fault
 from runs.models import Artefact, AuditEvent, Run, database_clock
 
@@ -19,6 +20,10 @@ def full(people):
         four_entries(stage)
         checkpoints.make()
         AuditEvent.objects.create(kind="verb-refused", detail="for this test")
+        person = people.adjuster
+        AssignmentEvent.objects.create(
+            at=database_clock(), kind="claimed", approval=Approval.objects.first(), by=person, to=person, actor="test"
+        )
         kept = {"place": "by hand", "sha256": "ab" * 32, "size": 1, "media_type": "text/plain"}
         Artefact.objects.create(run=Run.objects.first(), position=1, kept_at=database_clock(), **kept)
         yield

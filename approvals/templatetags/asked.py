@@ -4,7 +4,7 @@ from typing import Any
 
 from django import template
 
-from approvals.models import Approval
+from approvals.models import Approval, Decision
 from runs.models import Run
 
 register = template.Library()
@@ -20,3 +20,15 @@ def approvals_of(context: dict[str, Any], run: Run) -> list[Approval]:
 @register.filter
 def at_position(approvals: list[Approval], position: int) -> list[Approval]:
     return [approval for approval in approvals if approval.position == position]
+
+
+@register.filter
+def approvals_given(approval: Approval) -> int:
+    """How many people have approved this, of its `required`."""
+    return sum(1 for decision in approval.decisions.all() if decision.verdict == Decision.Verdict.APPROVE)
+
+
+@register.filter
+def approvals_missing(approval: Approval) -> int:
+    """How many people must still approve this."""
+    return max(0, approval.required - approvals_given(approval))

@@ -1,16 +1,21 @@
-"""The inbox among 100,000 waiting approvals of 50 teams: seconds the server needs for the page, rendering included."""
+"""The inbox among 100,000 waiting approvals of 50 teams: milliseconds the server needs for the page, rendering and
+counts included, for each tab, order, search and page; and whether any plan reads a whole table."""
 
+import json
+import re
 import time
-from statistics import median
+from dataclasses import dataclass
 
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from .figures import Figures, Goal
 
 TEAMS = 50
+GROWING = {"approvals_approval", "approvals_approval_groups", "approvals_inboxentry", "runs_run"}
 
 RUNS = """
 INSERT INTO runs_run (key, workflow, version, team_id, input, tags, status, outcome, reason, position, next_step,
@@ -25,53 +30,110 @@ INSERT INTO approvals_approval (run_id, position, step, version, team_id, tool, 
        payload_digest, amount_minor, currency, facts_source, facts, facts_digest, signed_facts, terms, status, required,
        asked_at, due_at, act_within)
 SELECT id, 5, 'approve_payout', 1, team_id, 'payments.transfer', 'Pay USD ' || id || '.00 to an account', 'v1',
-       '{"arguments":{"amount_minor":' || id * 100 || '},"tool":"payments.transfer"}', md5(id::text) || md5(key),
-       id * 100, 'USD', 'claims', '{"open":true}', md5(key) || md5(key), '', '{}', 'open', 1, now(), due_at,
-       interval '1 day'
+       '{"arguments":{"amount_minor":' || id * 100 || ',"claim":"' || id || '","payee":"P-' || id %% 9000
+       || '"},"tool":"payments.transfer"}', md5(id::text) || md5(key), id * 100, 'USD', 'claims', '{"open":true}',
+       md5(key) || md5(key), '', '{}', 'open', 1, now(), due_at, interval '1 day'
   FROM runs_run WHERE asked = 'approval'
 """
 ASKED = """
-INSERT INTO approvals_approval_groups (approval_id, group_id) SELECT id, %(adjusters)s FROM approvals_approval;
+INSERT INTO approvals_approval_groups (approval_id, group_id)
+SELECT id, CASE WHEN id %% 20000 = 7 THEN %(seniors)s ELSE %(adjusters)s END FROM approvals_approval;
 """
+HELD = """
+UPDATE approvals_inboxentry SET holder_id = %(holder)s, held_since = now()
+ WHERE team_id = %(team)s AND approval_id %% 3 = 0
+"""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody with an inbox, and the addresses that she looks at."""
+
+    title: str
+    client: Client
+    addresses: list[str]
 
 
 def measure_inbox(figures: Figures, approvals: int, rounds: int) -> None:
     teams = [Group.objects.create(name=f"team-{number}") for number in range(TEAMS)]
     adjusters, auditors = Group.objects.get(name="adjusters"), Group.objects.get(name="auditors")
-    _seed(teams, adjusters, approvals)
-    everybody = {"an adjuster's": [teams[0], adjusters], "an auditor's": [auditors]}
-    for whose, groups in everybody.items():
-        client, url = _signed_in(whose, groups), reverse("approvals:inbox")
-        for query, name in (("?scope=team", "by time"), ("?scope=team&sort=amount", "by amount")):
-            _milliseconds(client, url + query)
-            values = [median(_milliseconds(client, url + query) for _ in range(5)) for _ in range(rounds)]
-            figures.add(f"ms, {whose} inbox of {approvals:,}, {name}: engine", *values, goal=Goal(most=100))
+    seniors = Group.objects.create(name="seniors")
+    readers = [
+        _reader("an adjuster's", [teams[0], adjusters]),
+        _reader("an auditor's", [auditors]),
+        _reader("a senior's of all teams", [auditors, seniors]),
+        _reader("an adjuster's of all teams", [auditors, adjusters]),
+    ]
+    holder = User.objects.get(username="an-adjusters").pk
+    _seed(teams, approvals, adjusters=adjusters.pk, seniors=seniors.pk, holder=holder, team=teams[0].pk)
+    for reader in readers:
+        reader.addresses[:] = _addresses(reader.client)
+        name = f"ms, {reader.title} inbox of {approvals:,}: engine"
+        for _ in range(rounds):
+            taken = [_milliseconds(reader.client, address) for address in reader.addresses for _ in range(3)]
+            figures.add_latencies(name, taken, p50=None, p95=Goal(most=100))
+        read = {table for address in reader.addresses for table in whole_tables_read(reader.client, address)}
+        figures.add(f"tables read whole, {reader.title} inbox: engine", len(read), goal=Goal(most=0))
 
 
-def _seed(teams: list[Group], adjusters: Group, approvals: int) -> None:
-    values = {
-        "teams": [team.pk for team in teams],
-        "many": len(teams),
-        "approvals": approvals,
-        "adjusters": adjusters.pk,
-    }
+def _addresses(client: Client) -> list[str]:
+    """Every tab in both orders, searches for what is everywhere, rare or nowhere, and a page far behind each way."""
+    scopes = [f"scope={scope}" for scope in ("mine", "groups", "all", "overdue")]
+    searches = ("q=pay", "q=claim-77", "q=P-4711", "q=nowhere", "q=99950&sort=amount", "q=to+acc&sort=amount")
+    queries = [f"{scope}{more}" for scope in scopes for more in ("", "&sort=amount", *(f"&{q}" for q in searches))]
+    addresses = [f"{reverse('approvals:inbox')}?{query}" for query in queries]
+    for sort in ("time", "amount"):
+        address = f"{reverse('approvals:inbox')}?scope=all&sort={sort}"
+        last = _far_behind(client, address)
+        addresses += [f"{address}&after={last}", f"{address}&before={last}"]
+    return [*addresses, reverse("approvals:inbox_rows"), reverse("approvals:nav_counts")]
+
+
+def _far_behind(client: Client, address: str, pages: int = 20) -> str:
+    """The key of a page far behind, as the links to it say it."""
+    key = ""
+    for _ in range(pages):
+        page = client.get(f"{address}&after={key}").content.decode()
+        following = re.search(r'after=([^"&]+)" rel="next"', page)
+        key = following[1] if following else key
+    return key
+
+
+def _seed(teams: list[Group], approvals: int, **more: int) -> None:
+    values = {"teams": [team.pk for team in teams], "many": len(teams), "approvals": approvals} | more
     with connection.cursor() as cursor:
-        for statement in (RUNS, APPROVALS, ASKED):
+        for statement in (RUNS, APPROVALS, ASKED, HELD):
             cursor.execute(statement, values)
-        cursor.execute("ANALYZE")
+        cursor.execute("VACUUM ANALYZE")
 
 
-def _signed_in(name: str, groups: list[Group]) -> Client:
-    user = User.objects.create(username=name.replace("'", "").replace(" ", "-"))
+def _reader(title: str, groups: list[Group]) -> Reader:
+    user = User.objects.create(username=title.replace("'", "").replace(" ", "-"))
     user.groups.set(groups)
     client = Client()
     client.force_login(user)
-    return client
+    return Reader(title, client, [])
 
 
 def _milliseconds(client: Client, url: str) -> float:
     began = time.perf_counter()
     answer = client.get(url)
     assert answer.status_code == 200
-    assert b"Pay USD" in answer.content
     return 1000 * (time.perf_counter() - began)
+
+
+def whole_tables_read(client: Client, address: str) -> set[str]:
+    """The growing tables that a plan behind this page reads from end to end."""
+    with CaptureQueriesContext(connection) as captured:
+        client.get(address)
+    found: set[str] = set()
+    for query in captured.captured_queries:
+        if query["sql"].startswith("SELECT"):
+            found |= set(re.findall(r'"Node Type": "Seq Scan"[^{}]*?"Relation Name": "(\w+)"', _plan(query["sql"])))
+    return found & GROWING
+
+
+def _plan(statement: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (FORMAT JSON) " + statement)
+        return json.dumps(cursor.fetchone()[0])

@@ -86,7 +86,7 @@ def test_the_inbox_brings_what_was_asked_meanwhile_and_keeps_the_focus(visit, cl
     claim("0042")
     ada.wait(20)
     ada.sees("claim-0041", "claim-0042", "2 shown", within="#inbox-rows")
-    ada.sees("Mine 2", within="#inbox-tabs")
+    ada.sees("My groups 2", within="#inbox-tabs")
     expect(ada.page.locator("#approval-1 .row-link")).to_be_focused()
 
 

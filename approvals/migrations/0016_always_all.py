@@ -13,6 +13,6 @@ END $$
 
 
 class Migration(migrations.Migration):
-    dependencies = [("approvals", "0014_health_rights"), ("runs", "0015_console")]
+    dependencies = [("approvals", "0015_assignment"), ("runs", "0015_console")]
 
     operations = [migrations.RunSQL(ALWAYS, migrations.RunSQL.noop)]
