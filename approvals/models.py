@@ -16,6 +16,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from runs.models import DatabaseNow, JSONText, Run
+from runs.values import digest
 
 from .chain import (  # noqa: F401 (Django looks for models here)
     LedgerBody,
@@ -169,10 +170,15 @@ class Approval(models.Model):
         return {editor for editor in versions.values_list("edited_by", flat=True) if editor is not None}
 
 
+LONGEST_PAYEE = 200
+
+
 def payee_of(arguments: dict[str, Any]) -> str:
-    """Whom an action pays, as far as its arguments say so in text."""
+    """Whom an action pays, as far as its arguments say so in text; longer than an index takes: the digest of that."""
     payee = arguments.get("payee", "")
-    return payee if isinstance(payee, str) else ""
+    if not isinstance(payee, str):
+        return ""
+    return payee if len(payee) <= LONGEST_PAYEE else f"sha256:{digest(payee)}"
 
 
 class Decision(models.Model):

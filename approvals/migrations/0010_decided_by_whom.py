@@ -9,7 +9,9 @@ from django.db import migrations
 
 FROZEN = """
 DROP TRIGGER approval_stays_as_asked ON approvals_approval;
-UPDATE approvals_approval SET payee = coalesce(payload::jsonb #>> '{arguments,payee}', '')
+UPDATE approvals_approval
+   SET payee = CASE WHEN length(payload::jsonb #>> '{arguments,payee}') <= 200 THEN payload::jsonb #>> '{arguments,payee}'
+               ELSE 'sha256:' || encode(sha256(convert_to(payload::jsonb #>> '{arguments,payee}', 'UTF8')), 'hex') END
  WHERE jsonb_typeof(payload::jsonb #> '{arguments,payee}') = 'string';
 CREATE TRIGGER approval_stays_as_asked BEFORE UPDATE ON approvals_approval FOR EACH ROW
   WHEN (to_jsonb(OLD) - '{status,closed_at,signed_facts,spent_at,spent_key,due_at,superseded_by_id}'::text[]
