@@ -300,6 +300,18 @@ class Sought(models.Lookup):
         return f"{words} @@ approvals_sought(%s)", (*parameters, self.rhs)
 
 
+@Words.register_lookup
+class Saying(Sought):
+    """As `sought`, told row by row: for rows that come in an order of their own, when very many are found."""
+
+    lookup_name = "saying"
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[str | int, ...]]:
+        words, parameters = self.process_lhs(compiler, connection)
+        # The operator's own function: no index is entered by it, so the one that gives the order is followed.
+        return f"ts_match_vq({words}, approvals_sought(%s))", (*parameters, self.rhs)
+
+
 class InboxEntry(models.Model):
     """What the inbox lists, counts and searches an open approval by, in one row: and who holds it.
 

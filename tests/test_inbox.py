@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from stage import Stage
 
 from approvals import assignment
+from approvals.inbox import FEW, SAMPLE
 from approvals.models import Approval, InboxEntry
 from approvals.testing import answer
 from runs.fragments import ROWS
@@ -248,3 +249,19 @@ def whole_tables_read(sql):
         row = cursor.fetchone()[0]
     plan = json.dumps(row if not isinstance(row, str) else json.loads(row))
     return GROWING & set(re.findall(r'"Node Type": "Seq Scan"[^{}]*?"Relation Name": "(\w+)"', plan))
+
+
+def test_a_search_for_what_very_many_say_pages_through_them_all(stage, ada):
+    copies(stage.asked("claim-0042"), FEW + 9)
+    stage.asked("unlike", payee="other")
+    for search in ("pay", "unlike"):
+        found, _ = pages(ada, f"q={search}&sort=amount", "after")
+        assert len({pk for page in found for pk in page}) == {"pay": FEW + 11, "unlike": 1}[search]
+
+
+def test_a_word_that_many_say_though_not_the_first_is_found_too(stage, ada):
+    first = stage.asked("first", payee="first")
+    copies(first, SAMPLE)
+    copies(stage.asked("later", payee="zoe"), FEW + 9)
+    found, _ = pages(ada, "q=zoe", "after")
+    assert len({pk for page in found for pk in page}) == FEW + 10

@@ -70,7 +70,7 @@ def measure_inbox(figures: Figures, approvals: int, rounds: int) -> None:
         reader.addresses[:] = _addresses(reader.client)
         name = f"ms, {reader.title} inbox of {approvals:,}: engine"
         for _ in range(rounds):
-            taken = [_milliseconds(reader.client, address) for address in reader.addresses for _ in range(3)]
+            taken = [_milliseconds(reader.client, address) for address in reader.addresses]
             figures.add_latencies(name, taken, p50=None, p95=Goal(most=100))
         read = {table for address in reader.addresses for table in whole_tables_read(reader.client, address)}
         figures.add(f"tables read whole, {reader.title} inbox: engine", len(read), goal=Goal(most=0))
