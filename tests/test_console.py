@@ -54,7 +54,7 @@ def zoo(stage):
         ("working", ["fresh"]),
         ("waiting", ["capped", "waiting"]),
         ("sleeping", ["sleeping"]),
-        ("stuck", ["dead"]),
+        ("stuck", []),
         ("overdue", []),
         ("dead", ["dead"]),
         ("paused", ["paused"]),
