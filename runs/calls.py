@@ -100,8 +100,9 @@ class Context:
                 f"Step {self._step.name} is atomic, so it may use no tools: no outside call happens in a transaction."
             )
         clean = tool.validate(arguments)
-        request = canonical({"arguments": clean, "tool": tool.name}, where=tool.name)
-        if tool.kind != CallKind.EFFECT:
+        is_effect = tool.kind == CallKind.EFFECT
+        request = canonical({"arguments": clean, "tool": tool.name}, where=tool.name, signed=is_effect)
+        if not is_effect:
             return self._read(tool, clean, request)
         if tool.needs_approval(clean):
             raise NotApproved(tool.name, "it needs an approval; ask for it in a step of its own and perform that.")
@@ -165,7 +166,7 @@ class Context:
             return restored(known.answer or {})
         if tool.price is not None:
             return self._buy(tool, arguments, known or Call(key=key, request=request, digest=digest(request)))
-        answer = answer_text(tool, tool.function(**arguments))
+        answer = answer_text(tool, tool.use(**arguments))
         reach(self.run_key, self.position, f"{tool.name}-answered")
         value = from_json(answer)
         self._record_read(tool, key, request, answer if is_light(answer) else self._lightened(tool, value))
@@ -179,7 +180,7 @@ class Context:
             return restored(call.answer or {})
         reach(self.run_key, self.position, f"{tool.name}-reserved")
         try:
-            value = from_json(answer_text(tool, tool.function(**arguments)))
+            value = from_json(answer_text(tool, tool.use(**arguments)))
         except Exception as error:
             # Only what surely did not happen costs nothing; what is tried again stands under the same reservation.
             state = EffectState.PREPARED if isinstance(error, Retryable) else EffectState.UNKNOWN

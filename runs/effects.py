@@ -147,7 +147,7 @@ class Effects:
     def _look_up(self, tool: Tool, call: Call) -> dict[str, Any] | None:
         if tool.lookup_function is None:
             raise EffectUnresolved(call.key, call.tool)
-        found = tool.lookup_function(idempotency_key=call.key)
+        found = tool.look_up(call.key)
         return None if found is None else self._confirm(tool, call, found, by=Call.SettledBy.LOOKUP)
 
     def _send(self, tool: Tool, call: Call) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Effects:
         call.sends = marked[0]
         reach(self.run_key, self.position, f"{tool.name}-sending")
         try:
-            answer = tool.function(idempotency_key=call.key, **json.loads(call.request)["arguments"])
+            answer = tool.use(idempotency_key=call.key, **json.loads(call.request)["arguments"])
         except Refused as error:
             return self._refused(call, error, was_sent=was_sent)
         except KeyConflict as error:

@@ -147,7 +147,7 @@ class KeyReused(PermanentError):
 class ConflictThere(PermanentError):
     def __init__(self, key: str, sentence: str) -> None:
         super().__init__(
-            f"The receiver knows the idempotency key {key} with another request: {sentence} "
+            f"The receiver knows the idempotency key {key} with another request: {_ended(sentence)} "
             "What it stands for there is not known. Ask the provider, then settle it by hand."
         )
         self.key = key
@@ -155,7 +155,7 @@ class ConflictThere(PermanentError):
 
 class EffectRefused(PermanentError):
     def __init__(self, key: str, tool: str, sentence: str) -> None:
-        super().__init__(f"{tool} refused {key}: {sentence} Nothing happened; going on means asking anew.")
+        super().__init__(f"{tool} refused {key}: {_ended(sentence)} Nothing happened; going on means asking anew.")
         self.key = key
 
 
@@ -181,3 +181,8 @@ def sentence_of(error: BaseException) -> str:
     """What an error says, as it can be kept: what no database holds is spelled, and one that says nothing is named."""
     said = str(error) or type(error).__name__
     return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def _ended(sentence: str) -> str:
+    """Somebody else's words as a sentence that another may follow."""
+    return sentence if sentence.endswith((".", "!", "?", "…")) else f"{sentence}."

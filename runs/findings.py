@@ -60,6 +60,12 @@ class FindingQuerySet(models.QuerySet["Finding"]):
     def closed(self) -> "FindingQuerySet":
         return self.filter(resolved_at__isnull=False)
 
+    def told_to_people(self) -> "FindingQuerySet":
+        """Those that wait for a person, and those that a person has resolved."""
+        return self.filter(
+            Q(resolved_at__isnull=True) | Q(resolved_by__isnull=False) & ~Q(kind=Finding.Kind.PROVIDER_DOWN)
+        )
+
     def note(self, tool: str, differences: Iterable[Difference], team: Group) -> int:
         """Make each of the tool's differences a finding; the number of new ones.
 
@@ -85,9 +91,8 @@ class FindingQuerySet(models.QuerySet["Finding"]):
 
     def _known(self, tool: str, given: dict[tuple[str, str], Difference]) -> list["Finding"]:
         """The open findings that a difference here would be, and those that a person has resolved before."""
-        those = Q(resolved_at__isnull=True) | Q(resolved_by__isnull=False) & ~Q(kind=Finding.Kind.PROVIDER_DOWN)
         keys = Among({key for _, key in given})
-        return [finding for finding in self.filter(those, tool=tool, key__in=keys) if finding.name in given]
+        return [finding for finding in self.told_to_people().filter(tool=tool, key__in=keys) if finding.name in given]
 
     def _see_again(self, given: dict[tuple[str, str], Difference], known: list["Finding"]) -> None:
         same = [finding.pk for finding in known if given[finding.name].is_told_by(finding)]

@@ -28,10 +28,8 @@ ANSWERS_AGAIN = "The provider answers again."
 def find(tool: Tool, key: str) -> dict[str, Any] | None:
     """What the receiver knows of the effect under this key; None when it knows none, or cannot be asked by key. Raises
     ProviderDown."""
-    if tool.lookup_function is None:
-        return None
     try:
-        return tool.lookup_function(idempotency_key=key)
+        return tool.look_up(key)
     except Exception as error:
         raise ProviderDown(tool.name, "lookup", error) from error
 

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from . import engine, providers, spending, tools
 from .comparison import Comparison, compare
 from .errors import BadRequest, EffectSettled, FindingClosed, NoSuchEffect, NoSuchFinding, NotAllowed, ProviderDown
 from .evidence import found_other_amount, ours_of
-from .findings import Difference
+from .findings import Difference, FindingQuerySet
 from .lightening import lighten_outcome
 from .models import AuditEvent, Call, Finding, Run, database_clock
 from .states import EffectState, Status
@@ -78,9 +78,13 @@ def settle_batch(tally: Tally, after: int = 0, seconds: float = AT_WORK) -> int 
 
 
 def is_anything_open() -> bool:
-    """Whether settle_unknown would have something to do."""
-    by_itself = (Finding.Kind.UNKNOWN, Finding.Kind.PROVIDER_DOWN)
-    return Call.objects.unresolved().exists() or Finding.objects.open().filter(kind__in=by_itself).exists()
+    """Whether settle_unknown would have something to do: what only a person can find out, and was told to people, is
+    left to them."""
+    answerable = [tool.name for tool in tools.registered() if _can_be_looked_up(tool)]
+    told = Finding.objects.told_to_people().filter(kind=Finding.Kind.UNKNOWN, key=OuterRef("key"))
+    to_settle = Call.objects.unresolved().filter(Q(tool__in=answerable) | ~Exists(told))
+    down = Finding.objects.open().filter(kind=Finding.Kind.PROVIDER_DOWN)
+    return to_settle.exists() or _known_by_now().exists() or down.exists()
 
 
 class _Batch:
@@ -97,7 +101,7 @@ class _Batch:
         if is_at_work(call, self.now):
             return
         tool = tools.get(call.tool)
-        if tool is None or tool.lookup_function is None or tool.delivery == "at-most-once":
+        if tool is None or not _can_be_looked_up(tool):
             self._ask_people(call, "it cannot be looked up")
         elif tool.name not in self.tally.down:
             self._look_up(tool, call)
@@ -166,6 +170,10 @@ def is_at_work(call: Call, now: datetime) -> bool:
     return held and run.position + 1 == call.position
 
 
+def _can_be_looked_up(tool: Tool) -> bool:
+    return tool.lookup_function is not None and tool.delivery != "at-most-once"
+
+
 def _last_heard_of(call: Call) -> datetime:
     return max(at for at in (call.prepared_at, call.last_sent_at or call.sent_at, call.settled_at) if at is not None)
 
@@ -177,9 +185,13 @@ def _patience(tool: Tool | None) -> timedelta:
 
 def _end(tally: Tally) -> None:
     """After the last effect: close what is known by now, and ask the providers that were down without being asked."""
-    still = Call.objects.unresolved().filter(key=OuterRef("key"))
-    Finding.objects.open().filter(~Exists(still), kind=Finding.Kind.UNKNOWN).close(IS_KNOWN)
+    _known_by_now().close(IS_KNOWN)
     tally.down += [tool for tool in providers.ask_those_down() if tool not in tally.down]
+
+
+def _known_by_now() -> FindingQuerySet:
+    still = Call.objects.unresolved().filter(key=OuterRef("key"))
+    return Finding.objects.open().filter(~Exists(still), kind=Finding.Kind.UNKNOWN)
 
 
 # What people do

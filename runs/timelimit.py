@@ -23,8 +23,8 @@ def unhurried() -> Iterator[None]:
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeIsUp in the block once `seconds` are over. Without effect outside the main thread, which gets no
+def limited(seconds: float, error: type[TimeIsUp] = TimeIsUp) -> Iterator[None]:
+    """Raise `error` in the block once `seconds` are over. Without effect outside the main thread, which gets no
     signals; the queue's own alarm, if one is set, goes on behind ours."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,7 +33,7 @@ def limited(seconds: float) -> Iterator[None]:
 
     def expire(*_: object) -> None:
         if armed:
-            raise TimeIsUp
+            raise error
 
     before, began = signal.signal(signal.SIGALRM, expire), time.monotonic()
     outer, every = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -48,3 +48,14 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if outer:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - began)), every)
+
+
+@contextmanager
+def limited_within(seconds: float, error: type[TimeIsUp]) -> Iterator[None]:
+    """As `limited`, inside a block that has a limit of its own: what is left of that comes first where it is less."""
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
+        yield
+    else:
+        with limited(seconds, error):
+            yield

@@ -1,7 +1,7 @@
 """@tool: a function that reads or changes the outside world, or asks a model; and the registry it ends in.
 
 Public. A tool validates and normalises its arguments, says whether a use of it needs approval, and can put a use of
-itself into words. Recording, keys and sending are in calls. May import errors and values.
+itself into words. Recording, keys and sending are in calls. May import errors, values and timelimit.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from .errors import PermanentError, Refused, Retryable, ToolError
 from .money import Money, amount
 from .states import CallKind
+from .timelimit import TimeIsUp, limited_within
 from .values import canonical, digest
 
 __all__ = [
@@ -41,6 +42,10 @@ Cost = Callable[[dict[str, Any]], Money]
 Delivery = Literal["keyed", "check-then-act", "at-most-once", "at-least-once"]
 
 _registry: dict[str, "Tool"] = {}
+
+
+class _CallTimeIsUp(TimeIsUp):
+    """The tool's own time is up; the step's may go on."""
 
 
 class BadArguments(PermanentError):
@@ -100,6 +105,7 @@ class Tool:
         statement: str,
         price: Price | None = None,
         cost: Cost | None = None,
+        timeout: timedelta | None = None,
     ) -> None:
         if cost is not None and price is None:
             raise ImproperlyConfigured(f"Tool {name} has a cost, so it needs a price to reserve before it is used.")
@@ -107,7 +113,7 @@ class Tool:
         self.name, self.function, self.kind = name, function, kind
         self.delivery, self.settle_delay = delivery, settle_delay
         self.requires_approval, self.once_per, self.key_life = requires_approval, once_per, key_life
-        self.statement = statement
+        self.statement, self.timeout = statement, timeout
         self.lookup_function: Callable[..., dict[str, Any] | None] | None = None
         self.listing_function: Listing | None = None
         self._arguments = _model_of(name, function, with_key=kind == CallKind.EFFECT)
@@ -126,6 +132,27 @@ class Tool:
         generator, so that a long list is never held whole. Reconciliation compares it with what is recorded here."""
         self.listing_function = function
         return function
+
+    def use(self, **arguments: Any) -> Any:
+        """Call the function, for as long as it may take. Raises whatever it raises, and TimeoutError: then nothing is
+        known of what happened outside."""
+        return self._in_time(self.function, **arguments)
+
+    def look_up(self, key: str) -> dict[str, Any] | None:
+        """What the receiver has under an idempotency key; None for nothing, also for a tool without a lookup."""
+        if self.lookup_function is None:
+            return None
+        found: dict[str, Any] | None = self._in_time(self.lookup_function, idempotency_key=key)
+        return found
+
+    def _in_time(self, function: Callable[..., Any], **arguments: Any) -> Any:
+        if self.timeout is None:
+            return function(**arguments)
+        try:
+            with limited_within(self.timeout.total_seconds(), _CallTimeIsUp):
+                return function(**arguments)
+        except _CallTimeIsUp:
+            raise TimeoutError(f"{self.name} took longer than its {self.timeout.total_seconds():g} s.") from None
 
     def proposed(self, **arguments: Any) -> ProposedAction:
         """Freeze a use of this tool without sending it. Raises BadArguments."""
@@ -204,6 +231,7 @@ def tool(
     statement: str = "",
     price: Price | None = None,
     cost: Cost | None = None,
+    timeout: timedelta | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Register a function as a tool.
 
@@ -219,6 +247,9 @@ def tool(
     `price`: what a use may cost at most, as Money or a function of the arguments; it is reserved before sending, and a
     run whose cap (`Caps(spend=…)`) would be exceeded waits for a person. `cost`: a function of the answer that says
     what it did cost; without it, the price.
+
+    `timeout`: how long one send, read or look-up may take; the step's own limit comes first where it is shorter. A read
+    that took longer is tried again, an effect's outcome is unknown.
     """
 
     def register(function: Callable[..., Any]) -> Tool:
@@ -235,6 +266,7 @@ def tool(
             statement=statement or _plain_statement(name, function),
             price=price,
             cost=cost,
+            timeout=timeout,
         )
         if name in _registry:
             raise ImproperlyConfigured(f"Two tools are called {name}.")
@@ -275,6 +307,12 @@ def _model_of(name: str, function: Callable[..., Any], *, with_key: bool) -> typ
     for parameter in parameters.values():
         if parameter.annotation is inspect.Parameter.empty:
             raise ImproperlyConfigured(f"Tool {name}: {parameter.name} needs a type hint; arguments are checked by it.")
+        if with_key and parameter.annotation in (float, "float"):
+            # Refused now rather than at the first payment: what is sent under a key has one spelling.
+            raise ImproperlyConfigured(
+                f"Tool {name}: {parameter.name} is a float, and no effect takes one. "
+                "Use integer minor units for money, text for the rest."
+            )
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[parameter.name] = (parameter.annotation, default)
     config = pydantic.ConfigDict(extra="forbid", strict=True)

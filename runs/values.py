@@ -52,13 +52,14 @@ def as_json(value: Any, *, where: str = "value", limit: int = 1_000_000) -> str:
     return _written(_encode, value, where, limit)
 
 
-def canonical(value: Any, *, where: str = "value", limit: int = 100_000, depth: int = 32) -> str:
+def canonical(value: Any, *, where: str = "value", limit: int = 100_000, depth: int = 32, signed: bool = True) -> str:
     """The RFC 8785 text of `value`: what people see, sign and send.
 
     Refuses all that `as_json` refuses and every float, integers beyond ±(2**53 - 1), and nesting over `depth` levels.
-    `limit` is in bytes of UTF-8, smaller than that of `as_json` because a person has to read it. Raises BadValue.
+    `limit` is in bytes of UTF-8, smaller than that of `as_json` because a person has to read it. What is neither signed
+    nor sent under a key, as a model's temperature, may hold floats: `signed=False`. Raises BadValue.
     """
-    _inspect(value, _SIGNED._replace(depth=depth), where, limit)
+    _inspect(value, (_SIGNED if signed else _RECORDED)._replace(depth=depth), where, limit)
     return _written(canonical_text, value, where, limit)
 
 
@@ -249,7 +250,8 @@ _STORED = _Rules(
         type(None): _nothing_wrong,
     },
 )
-_SIGNED = _Rules(depth=32, scalars={**_STORED.scalars, int: _inexact_integer, float: _any_float})
+_RECORDED = _Rules(depth=32, scalars={**_STORED.scalars, int: _inexact_integer})
+_SIGNED = _Rules(depth=32, scalars={**_RECORDED.scalars, float: _any_float})
 
 _ADVICE: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (Enum, "use its .value"),

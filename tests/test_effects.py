@@ -4,6 +4,7 @@ import threading
 from datetime import timedelta
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from sandbox_process import wait_until
 from stage import LEASE_IS_PAST, Killed, Party, Stage, freeze_clock, fresh, one_stretch
 
@@ -11,6 +12,7 @@ from runs import engine, sweep
 from runs.errors import Refused, Retryable
 from runs.models import AuditEvent, Call, Checkpoint, Run
 from runs.testing import drain, move_clock
+from runs.tools import tool
 
 
 @pytest.fixture
@@ -139,6 +141,59 @@ def test_an_answer_that_cannot_be_kept_leaves_the_effect_unknown_and_says_so(sta
     assert (run.status, call().state, len(stage.receiver.received)) == ("dead", "unknown", 1)
     assert "test.pay" in run.reason
     assert not run.checkpoints.exists()
+
+
+def test_a_model_or_a_read_may_be_asked_with_floats_and_its_answer_stands(stage):
+    asked = []
+
+    @tool("test.ask", model=True)
+    def ask_model(*, temperature: float) -> dict:
+        asked.append(temperature)
+        return {"p": 0.25}
+
+    @stage.flow.step
+    def think(ctx):
+        said = ctx.call(ask_model, temperature=0.7)
+        if ctx.attempt == 1:
+            raise OSError("after the answer")
+        return said
+
+    run = stage.begin()
+    stage.later()
+    assert (fresh(run).status, asked, run.checkpoints.get().output) == ("completed", [0.7], {"p": 0.25})
+    assert call("run-1:step1/test.ask/1").request == '{"arguments":{"temperature":0.7},"tool":"test.ask"}'
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_asked_of_nobody(stage, number):
+    """C15"""
+    ask_model = tool("test.ask", model=True)(float_taker)
+
+    @stage.flow.step
+    def think(ctx):
+        return ctx.call(ask_model, temperature=number)
+
+    run = stage.begin()
+    assert (run.status, run.calls.count()) == ("dead", 0)
+    assert "temperature" in run.reason
+
+
+def float_taker(*, temperature: float) -> dict:
+    raise AssertionError("it was asked")
+
+
+def test_an_effect_that_would_take_a_float_is_refused_when_it_is_registered(stage):
+    with pytest.raises(ImproperlyConfigured, match="amount is a float, and no effect takes one"):
+
+        @tool("test.send", effect=True)
+        def send(*, idempotency_key: str, amount: float) -> dict:
+            return {}
+
+
+@pytest.mark.parametrize("words", ["closed account", "closed account."])
+def test_what_a_receiver_says_ends_before_what_we_say(stage, pays, words):
+    stage.receiver.script = [Refused(words)]
+    assert "closed account. Nothing happened;" in pays().reason
 
 
 # The same key, the same bytes

@@ -611,6 +611,34 @@ def test_reconciling_the_unknown_starts_no_run_when_there_is_nothing_to_find_out
     assert row.due_at > database_clock()
 
 
+def test_what_only_people_can_find_out_starts_no_run_again_and_again(stage, recur, people):
+    """One run tells people; then it is theirs."""
+    stage.calls_then_goes_on(stage.tool("test.note", delivery="at-most-once"))
+    stage.receiver.script = [TimeoutError("no answer")]
+    stage.begin()
+    recur("reconcile-unknown", timedelta(minutes=5))
+
+    def reconciled():
+        stage.later(timedelta(minutes=6), times=3)
+        return Run.objects.filter(workflow="reconcile-unknown").count(), open_findings()
+
+    assert reconciled() == (1, [("unknown", KEY)])
+    assert reconciled() == (1, [("unknown", KEY)])
+    reconciliation.settle_by_hand(KEY, by=people.ops, outcome="confirmed", why="The post office says so.")
+    assert reconciled() == (1, [])
+
+
+def test_what_a_person_has_resolved_though_it_is_unknown_starts_no_run(stage, recur, people):
+    stage.calls_then_goes_on(stage.tool("test.note", delivery="at-most-once"))
+    stage.receiver.script = [TimeoutError("no answer")]
+    stage.begin()
+    settle_unknown()
+    reconciliation.resolve(Finding.objects.get().pk, by=people.ops, why="Nobody will ever know.")
+    recur("reconcile-unknown", timedelta(minutes=5))
+    stage.later(timedelta(minutes=6), times=3)
+    assert (start_due(), Run.objects.filter(workflow="reconcile-unknown").count()) == (0, 0)
+
+
 def test_the_unknown_is_settled_by_itself(stage, provider, lost, recur):
     recur("reconcile-unknown", timedelta(minutes=5))
     provider.made(KEY)

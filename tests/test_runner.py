@@ -3,21 +3,24 @@ long series of the same are elsewhere."""
 
 import os
 import signal
+import time
 from datetime import timedelta
 
 import pytest
+from blocked_port import BlockedPort
 from runner_process import RunnerProcess, eventually
 from sandbox_process import SandboxProcess
 
 from approvals.testing import answer_all
 from durable_site.claims.testing import made_up_claim
 from durable_site.claims.workflows import claim_payout
+from runs.doorbell import ring
 from runs.engine import start
 from runs.lease import Lease
-from runs.models import Beat, DatabaseNow, Run
+from runs.models import AuditEvent, Beat, DatabaseNow, Run
 from runs.sweep import sweep
 from tests.flows.tools import lines
-from tests.flows.workflows import plain, poison, slow
+from tests.flows.workflows import long_step, plain, poison, slow
 
 pytestmark = pytest.mark.faults
 
@@ -174,6 +177,42 @@ def test_a_step_at_work_comes_to_its_checkpoint_when_the_whole_group_is_told_to_
     assert (run.status, run.position) in {("ready", 1), ("completed", 2)}
     assert set(run.checkpoints.values_list("attempt", flat=True)) == {1}
     assert not Beat.objects.exists()
+
+
+def test_a_step_that_takes_three_times_the_lease_is_entered_once_however_often_its_bell_rings(
+    people, database, flows_world, tmp_path
+):
+    """C11: its own time limit is longer, so its lease is; whoever answers a bell more sees that and steps aside."""
+    short = {"STEP_TIMEOUT": "1", "LEASE_SLACK": "0"}
+    with RunnerProcess(database, tmp_path / "runner.log", flows=True, **short):
+        run = begin_flow(people, long_step, "long", seconds=3.5)
+        eventually(lambda: at_work(run))
+        while at_work(run):
+            ring(run.pk)
+            time.sleep(0.05)
+        eventually(lambda: completed(run))
+    assert list(run.checkpoints.values_list("position", "attempt")) == [(1, 1), (2, 1)]
+    assert_paid_once(flows_world, [run])
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_port_that_is_blocked_longer_than_the_leases_loses_no_run_and_doubles_none(
+    people, database, flows_world, tmp_path
+):
+    """C13"""
+    short = {"STEP_TIMEOUT": "2", "LEASE_SLACK": "1"}
+    with (
+        BlockedPort(database.url) as port,
+        RunnerProcess(database, tmp_path / "runner.log", flows=True, **short | {"DATABASE_URL": port.url}),
+    ):
+        runs = [begin_flow(people, slow, f"blocked-{number}", seconds=0.5) for number in range(6)]
+        eventually(lambda: at_work(runs[0]))
+        with port.blocked():
+            time.sleep(5)
+        eventually(lambda: all(completed(run) for run in runs), 60)
+    for run in runs:
+        assert list(run.checkpoints.values_list("position", flat=True)) == [1, 2]
+    assert_paid_once(flows_world, runs)
 
 
 @pytest.mark.parametrize("victim", ["monitor", "pusher"])

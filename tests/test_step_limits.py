@@ -223,6 +223,84 @@ def test_a_read_that_took_too_long_is_read_again(stage):
     assert (fresh(run).status, run.checkpoints.get().output) == ("completed", {"n": 2})
 
 
+def test_a_tool_has_a_time_of_its_own_and_what_it_had_sent_is_unknown_then(stage):
+    """C24. The step goes on: it has time left to write the outcome down."""
+    pay = stage.tool(timeout=SHORT)
+    stage.calls_then_goes_on(pay)
+    stage.receiver.script = [lambda key: time.sleep(LONG), {"paid": True, "replayed": True}]
+    with sooner_than(LONG / 2):
+        run = stage.begin()
+    call = Call.objects.get()
+    assert (run.status, call.state, call.error) == ("sleeping", "unknown", "test.pay took longer than its 0.2 s.")
+    stage.later()
+    call.refresh_from_db()
+    assert (fresh(run).status, call.state) == ("completed", "confirmed")
+    assert stage.receiver.keys == ["run-1:step1"] * 2
+
+
+def test_a_read_has_a_time_of_its_own_and_is_read_again(stage):
+    read = []
+
+    @tool("test.look", timeout=SHORT)
+    def look(*, claim: str) -> dict:
+        read.append(claim)
+        if len(read) == 1:
+            catches_everything()
+        return {"n": len(read)}
+
+    @stage.flow.step
+    def assess(ctx):
+        return ctx.call(look, claim="0042")
+
+    with sooner_than(LONG / 2):
+        run = stage.begin()
+    assert "test.look took longer than its 0.2 s." in run.wait_name
+    stage.later()
+    assert (fresh(run).status, run.checkpoints.get().output) == ("completed", {"n": 2})
+
+
+def test_a_lookup_has_the_same_time_and_its_provider_counts_as_down_for_now(stage):
+    pay = stage.tool(timeout=SHORT, delivery="check-then-act")
+    stage.calls_then_goes_on(pay)
+
+    @pay.lookup
+    def look(*, idempotency_key: str) -> dict | None:
+        time.sleep(LONG)
+
+    with sooner_than(LONG / 2):
+        run = stage.begin()
+    assert (run.status, Call.objects.get().state, stage.receiver.keys) == ("sleeping", "prepared", [])
+    assert "test.pay took longer than its 0.2 s." in run.wait_name
+
+
+def test_a_tools_time_does_not_prolong_its_steps(stage):
+    look = tool("test.look", timeout=timedelta(seconds=LONG))(lambda: time.sleep(LONG))
+
+    @stage.flow.step(timeout=SHORT, retry=Retry(attempts=1))
+    def assess(ctx):
+        return ctx.call(look)
+
+    with sooner_than(LONG / 2):
+        run = stage.begin()
+    assert (run.status, run.reason) == ("dead", "Step assess, attempt 1 of 1: it took longer than its 0.2 s")
+
+
+def test_the_steps_time_goes_on_behind_that_of_its_tools(stage):
+    @tool("test.look", timeout=timedelta(seconds=0.4))
+    def look(*, number: int) -> dict:
+        return {"number": number}
+
+    @stage.flow.step(timeout=timedelta(seconds=0.5), retry=Retry(attempts=1))
+    def assess(ctx):
+        for number in range(3):
+            ctx.call(look, number=number)
+        time.sleep(LONG)
+
+    with sooner_than(LONG / 2):
+        run = stage.begin()
+    assert (run.status, run.calls.count()) == ("dead", 3)
+
+
 # The alarm itself
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import dj_database_url
 import psutil
 import pytest
+from blocked_port import BlockedPort
 from django.core.management import call_command
 from django.db import connections
 from traffic import BOUND, is_whole, restarts, seconds_until
@@ -85,6 +86,22 @@ def stop_at_once(server, number: int) -> None:
     postmaster = psutil.Process(server.main_pid())
     os.kill(postmaster.pid, number)
     seconds_until(lambda: not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_the_port_is_blocked_for_a_minute(traffic, launch, measured, database):
+    """C13: nothing is refused and nothing broken; no answer comes any more, and every lease ends meanwhile."""
+    with BlockedPort(database.url) as port:
+        runner = launch(DATABASE_URL=port.url)
+        for seconds in (3, 20, 60):
+            traffic.add(10)
+            time.sleep(1)
+            with port.blocked():
+                time.sleep(seconds)
+            recovered = traffic.seconds_to_the_next_checkpoint()
+            measured(f"the database's port is blocked for {seconds} s", recovered, DATABASE_BOUND)
+            traffic.wait_for_all()
+        seconds_until(lambda: is_whole(runner))
+        traffic.assert_all_came_out_right()
 
 
 def test_every_connection_is_terminated_20_times(traffic, runner, measured, database):

@@ -107,6 +107,21 @@ def pay_off(ctx: Any) -> dict[str, Any]:
     return {"payment": ctx.call(pay, amount_minor=2, claim=ctx.run_key)["payment"]}
 
 
+long_step = Workflow("long-step")
+
+
+@long_step.step(timeout=timedelta(seconds=20))
+def work_long(ctx: Any) -> dict[str, Any]:
+    """Has a time limit of its own, whatever the site's is, and takes as many seconds as the input says."""
+    time.sleep(ctx.input["seconds"])
+    return {"worked": ctx.input["seconds"]}
+
+
+@long_step.step
+def pay_for_it(ctx: Any) -> dict[str, Any]:
+    return {"payment": ctx.call(pay, amount_minor=2, claim=ctx.run_key)["payment"]}
+
+
 parks = Workflow("parks")
 
 
