@@ -20,6 +20,9 @@ demo: .venv/.stamp
 serve: .venv/.stamp
 	@$(RUN) -m durable_site.serve
 
+# The tests' throw-away databases have a server of their own, which does not wait for the disk.
+test: export DURABLE_RUNS_DATA = var/tests
+test: export DURABLE_RUNS_FSYNC = off
 test: .venv/.stamp
 	DEBUG=1 $(RUN) -m pytest $(PYTEST_ARGS)
 
@@ -52,8 +55,9 @@ lint: .venv/.stamp
 clean:
 	@if $(RUN) -c 'import psutil, psycopg' 2>/dev/null; then \
 		$(RUN) -m durable_site.embedded remove; \
-	elif [ -e var/postgres/README ]; then \
-		echo "The embedded PostgreSQL of var/postgres/README may run, and only .venv can stop it. First: make .venv/.stamp" >&2; \
+		DURABLE_RUNS_DATA=var/tests $(RUN) -m durable_site.embedded remove; \
+	elif [ -e var/postgres/README ] || [ -e var/tests/durable-runs/README ]; then \
+		echo "An embedded PostgreSQL (README in var/postgres, var/tests) may run, and only .venv can stop it. First: make .venv/.stamp" >&2; \
 		exit 1; \
 	fi
 	rm -rf var .venv build staticfiles .pytest_cache .mypy_cache .ruff_cache *.egg-info

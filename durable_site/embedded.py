@@ -258,8 +258,10 @@ class EmbeddedServer:
         """Starts the server as no child of ours, in a session of its own: no signal that is meant for us reaches it."""
         self._make_private(self.socket.parent)
         detached = ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh"]
-        folders = ["-D", str(self.data), "-k", str(self.socket.parent), "-p", PORT]
-        return int(self._run("postgres", folders, through=detached, start_new_session=True).stdout)
+        options = ["-D", str(self.data), "-k", str(self.socket.parent), "-p", PORT]
+        if os.environ.get("DURABLE_RUNS_FSYNC") == "off":
+            options += ["-c", "fsync=off", "-c", "full_page_writes=off"]
+        return int(self._run("postgres", options, through=detached, start_new_session=True).stdout)
 
     def _opens(self, pid: int | None) -> bool:
         """Waits until the server (`pid` where we started it) lets us in; False if it ends. Raises DidNotStart."""

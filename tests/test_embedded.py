@@ -110,7 +110,10 @@ def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.001)
 
 
-def test_the_first_call_makes_a_durable_postgresql_18_that_django_finds(folder: Path) -> None:
+def test_the_first_call_makes_a_durable_postgresql_18_that_django_finds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DURABLE_RUNS_FSYNC", raising=False)
     url = embedded.database_url()
 
     wanted = {
@@ -126,6 +129,17 @@ def test_the_first_call_makes_a_durable_postgresql_18_that_django_finds(folder: 
     assert django["USER"] == pwd.getpwuid(os.geteuid()).pw_name
     assert Path(django["HOST"], f".s.PGSQL.{django['PORT']}").is_socket()
     assert str(home()) in (folder / "durable-runs" / "README").read_text()
+
+
+def test_a_server_of_throw_away_data_may_not_wait_for_the_disk_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DURABLE_RUNS_FSYNC", "off")
+    url = embedded.database_url()
+    assert [ask(url, f"SHOW {name}") for name in ("fsync", "full_page_writes")] == ["off", "off"]
+    monkeypatch.delenv("DURABLE_RUNS_FSYNC")
+    embedded.stop()
+    assert ask(embedded.database_url(), "SHOW fsync") == "on"
 
 
 def test_six_processes_at_once_on_an_empty_folder_find_one_server(folder: Path) -> None:
