@@ -92,9 +92,12 @@ class Scene:
         return self.answering(user, approval, "decide", verdict="reject", comment="the photos do not agree")
 
     def proposing(self, user: Any, approval: Approval) -> Act:
+        """The last of the forms with which another action is proposed: it says what was shown before."""
+        visitor, address = self.visitor(user), f"/approvals/{approval.pk}/edit/"
+        form = visitor.form(f"/approvals/{approval.pk}/", f"/approvals/{approval.pk}/decide/", verdict="reject")
         arguments = json.loads(approval.payload)["arguments"] | {"amount_minor": OTHER_AMOUNT}
-        said = {"arguments": json.dumps(arguments), "comment": "a deductible was forgotten"}
-        return self.answering(user, approval, "edit", **said)
+        form |= {"act": "sign", "arguments": json.dumps(arguments), "comment": "a deductible was forgotten"}
+        return lambda: visitor.send(address, form)
 
     def finish(self) -> None:
         """Somebody approves whatever is still asked, and the worker works until every run has ended."""
@@ -246,7 +249,7 @@ class ApproveExpiry(Kind):
     def wins(self, approval: Approval, first: Any, second: Any) -> str:
         if won(first):
             return "approve"
-        assert lost(first, 410, "This approval expired at", "nothing was decided")
+        assert lost(first, 410, "This approval expired at", "Nobody answered in time")
         wait_until(lambda: fresh(approval.run).status == Status.EXPIRED)
         return "expiry"
 

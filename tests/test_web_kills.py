@@ -5,12 +5,14 @@ import http_races
 import psycopg
 import pytest
 import web_kills
+from racing import at_once
 from runner_process import RunnerProcess, eventually
 from stage import Party, fresh, holding_ledger, wait_until_blocked
 from web_kills import AFTER, BEFORE, INSIDE, VERBS
 from worker_process import WorkerProcess
 
-from approvals.models import ApprovalStatus, Decision
+from approvals.authority import FRESH
+from approvals.models import ApprovalStatus, Authority, Decision
 
 pytestmark = pytest.mark.faults
 
@@ -56,6 +58,19 @@ def test_killed_at_any_moment_all_of_an_answer_happened_or_nothing(scene):
     for approval in asked:
         web_kills.kill_at_any_moment(scene, VERBS["approve"], approval)
     web_kills.finish(scene, asked)
+
+
+@pytest.mark.parametrize("place", ["answering", "answered"])
+def test_whoever_gave_the_password_again_stays_signed_in_when_the_answer_was_lost(scene, people, points, place):
+    """The same form from the same session: it is not the session that has to prove anything."""
+    approval, ada = scene.ask("0042"), scene.visitor(people.adjuster)
+    Authority.objects.update(currency="USD", password_above_minor=0)
+    ada.signed_in_ago(FRESH + 60)
+    send = scene.answering(people.adjuster, approval, "decide", verdict="approve", read="on", password=people.password)
+    web_kills.dies(points, approval, place, send)
+    web_kills.assert_sent_again_it_is_the_same(scene, VERBS["approve"], approval, send)
+    assert len({answer.headers["Location"] for answer in at_once(send, send)}) == 1
+    web_kills.finish(scene, [approval])
 
 
 # C10: queue and rows out of step

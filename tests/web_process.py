@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import psutil
+from django.contrib.sessions.backends.db import SessionStore
 from sandbox_process import wait_until
 
 from durable_site.processes import Children, free_port
@@ -76,6 +77,12 @@ class Visitor:
 
     def send(self, action: str, fields: Fields) -> httpx.Response:
         return self._client.post(action, data=fields)
+
+    def signed_in_ago(self, seconds: int) -> None:
+        """Let the session say that this person proved who they are so long ago."""
+        session = SessionStore(self._client.cookies["sessionid"])
+        session["signed_in_at"] -= seconds
+        session.save()
 
     def close(self) -> None:
         self._client.close()
