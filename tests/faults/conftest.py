@@ -1,6 +1,6 @@
 """Fixtures of the long series: a runner with short leases, and the table of measured recovery times.
 
-Collected only with FAULTS=1 (`make faults`): they take a quarter of an hour and every core there is.
+Collected only with FAULTS=1 (`make faults`): they take an hour and every core there is.
 """
 
 import os
