@@ -2,6 +2,7 @@
 payment. A few of each kind; `make faults` plays two hundred."""
 
 import http_races
+import http_scene
 import pytest
 from http_races import FIRST, FREE, SECOND
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture
 def scene(database, people, settings, tmp_path):
-    with http_races.opened(database, people, settings, tmp_path) as scene:
+    with http_scene.opened(database, people, settings, tmp_path) as scene:
         yield scene
 
 

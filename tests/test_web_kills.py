@@ -1,7 +1,7 @@
 """The web server killed while somebody answers: never a decision without its run moving, never the reverse, and whoever
 sends the form again is shown the same result. A few times; `make faults` does it fifty times at each place."""
 
-import http_races
+import http_scene
 import psycopg
 import pytest
 import web_kills
@@ -38,7 +38,7 @@ def points(tmp_path):
 
 @pytest.fixture
 def scene(database, people, settings, tmp_path, points):
-    with http_races.opened(database, people, settings, tmp_path, FAILPOINTS=str(points)) as scene:
+    with http_scene.opened(database, people, settings, tmp_path, FAILPOINTS=str(points)) as scene:
         yield scene
 
 
@@ -87,7 +87,7 @@ def test_the_run_goes_on_by_itself_when_the_web_server_died_between_commit_and_a
     send = VERBS["approve"].begin(scene, approval)
     web_kills.dies(points, approval, "answered", send)
     eventually(lambda: fresh(approval.run).status == "completed")
-    assert scene.paid(approval.run) == [http_races.AMOUNT]
+    assert scene.paid(approval.run) == [http_scene.AMOUNT]
 
 
 @pytest.mark.parametrize("instead", [LOST, REFUSED], ids=["lost", "refused"])
@@ -97,11 +97,11 @@ def test_a_bell_that_is_lost_or_that_the_queue_refuses_costs_no_decision_and_the
     approval = scene.ask("0042")
     send = VERBS["approve"].begin(scene, approval)
     execute(database, NO_BELLS.format(instead=instead))
-    assert http_races.won(send())
+    assert http_scene.won(send())
     assert (fresh(approval.run).status, Decision.objects.count()) == ("ready", 1)
     execute(database, "DROP TRIGGER no_bells ON django_q_ormq")
     eventually(lambda: fresh(approval.run).status == "completed")
-    assert scene.paid(approval.run) == [http_races.AMOUNT]
+    assert scene.paid(approval.run) == [http_scene.AMOUNT]
 
 
 def test_a_worker_that_is_quicker_than_the_commit_sees_nothing_before_it(scene, database):
@@ -113,6 +113,6 @@ def test_a_worker_that_is_quicker_than_the_commit_sees_nothing_before_it(scene, 
             wait_until_blocked(database)
             approval.refresh_from_db()
             assert (approval.status, fresh(approval.run).status) == (ApprovalStatus.OPEN, "waiting")
-        assert http_races.won(party.outcome())
+        assert http_scene.won(party.outcome())
         eventually(lambda: fresh(approval.run).status == "completed")
-    assert scene.paid(approval.run) == [http_races.AMOUNT]
+    assert scene.paid(approval.run) == [http_scene.AMOUNT]

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from http_races import Act, Scene, won
+from http_scene import Act, Scene, won
 from stage import Party, fresh
 from worker_process import WorkerProcess
 

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 
 import http_races
+import http_scene
 import pytest
 
 pytestmark = pytest.mark.faults_long
@@ -13,7 +14,7 @@ TIMES, FORCED = 200, 10
 
 @pytest.fixture
 def scene(database, people, settings, tmp_path):
-    with http_races.opened(database, people, settings, tmp_path) as scene:
+    with http_scene.opened(database, people, settings, tmp_path) as scene:
         yield scene
 
 

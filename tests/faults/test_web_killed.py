@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from itertools import cycle, islice
 
-import http_races
+import http_scene
 import pytest
 import web_kills
 from web_kills import AFTER, BEFORE, INSIDE, VERBS
@@ -24,7 +24,7 @@ def points(tmp_path):
 
 @pytest.fixture
 def scene(database, people, settings, tmp_path, points):
-    with http_races.opened(database, people, settings, tmp_path, FAILPOINTS=str(points)) as scene:
+    with http_scene.opened(database, people, settings, tmp_path, FAILPOINTS=str(points)) as scene:
         yield scene
 
 
