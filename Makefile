@@ -9,7 +9,7 @@ help:
 	@echo "make demo    play two claims with real crashes, print what happened, stop everything"
 	@echo "make serve   start everything with the demo's claims; prints the address and log-ins"
 	@echo "make test    run the tests (PYTEST_ARGS='-k name' chooses some)"
-	@echo "make faults  kill every process again and again, a quarter of an hour; recovery times: var/faults.txt"
+	@echo "make faults  kill every process again and again, and race for approvals, an hour; results: var/faults.txt"
 	@echo "make bench   measure the engine beside bare psycopg loops (three minutes; BENCH_ARGS=--quick: one)"
 	@echo "make lint    ruff, its formatter, and mypy"
 	@echo "make clean   stop and delete the embedded PostgreSQL with its data, var/, .venv and caches"

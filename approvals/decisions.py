@@ -1,7 +1,7 @@
 """decide: one person's signed answer to an approval. One transaction decides, moves the run, rings and signs.
 
 Rights, deadline and digests are checked there, when the decision is taken, not when the page was drawn. May import
-authority, facts, ledger, models, refusals, rights and the verbs of runs.engine.
+authority, facts, ledger, models, refusals, rights, runs' failpoints and the verbs of runs.engine.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 
 from runs.engine import wake
+from runs.failpoints import reach
 from runs.models import AuditEvent, Run, database_clock
 from runs.values import BadValue, as_json, digest
 
@@ -119,6 +120,7 @@ def hold(seen: Approval, answer: Answer) -> Held | Decision:
     run = Run.objects.select_for_update(no_key=True).get(pk=seen.run_id)
     approval = Approval.objects.select_for_update(no_key=True).get(pk=seen.pk)
     signer = get_user_model().objects.select_for_update(no_key=True).get(pk=answer.user.pk)
+    _keep_in_groups(signer)
     approval.run = run
     before = approval.decisions.filter(user=signer).first()
     if before is not None and before.verdict == answer.verdict:
@@ -135,6 +137,7 @@ def hold(seen: Approval, answer: Answer) -> Held | Decision:
         raise TooLate(approval.due_at)
     if answer.payload_digest != approval.payload_digest or digest(approval.payload) != approval.payload_digest:
         raise Changed("payload")
+    reach(run.key, approval.position, "locked")
     return Held(run, approval, signer, grounds, now)
 
 
@@ -142,8 +145,9 @@ def sign(held: Held, answer: Answer, facts: Facts, used: Authority | None, **mor
     """Append the signed record and the decision's row: the last that a deciding transaction does. `more`: members that
     the record has besides."""
     members = _record(held.approval, held.run, held.signer, answer, facts) | _authority_used(used) | more
+    reach(held.run.key, held.approval.position, "signing")
     entry = ledger.append("decision", members, at=held.now)
-    return Decision.objects.create(
+    decision = Decision.objects.create(
         approval=held.approval,
         user=held.signer,
         verdict=answer.verdict,
@@ -152,6 +156,8 @@ def sign(held: Held, answer: Answer, facts: Facts, used: Authority | None, **mor
         decided_at=held.now,
         entry=entry,
     )
+    reach(held.run.key, held.approval.position, "signed")
+    return decision
 
 
 def check_facts(answer: Answer, facts: Facts) -> None:
@@ -168,15 +174,18 @@ def close(held: Held, status: ApprovalStatus, facts: Facts) -> None:
 
 def answering(approval_id: int, answer: Answer, take: Callable[[Approval], Decision]) -> Decision:
     """Let `take` decide on an approval that the person may see; a refusal leaves a row in the audit trail."""
-    approval = Approval.objects.visible_to(answer.user).filter(pk=approval_id).first()
+    approval = Approval.objects.visible_to(answer.user).select_related("run").filter(pk=approval_id).first()
     try:
         if approval is None:
             raise Stranger
         _check_words(answer)
-        return take(approval)
+        reach(approval.run.key, approval.position, "answering")
+        decision = take(approval)
     except DecisionRefused as refusal:
         _record_refusal(approval, answer, refusal)
         raise
+    reach(approval.run.key, approval.position, "answered")
+    return decision
 
 
 def shown_facts(approval: Approval) -> Facts:
@@ -251,6 +260,12 @@ def _record(approval: Approval, run: Run, signer: Any, answer: Answer, facts: Fa
         "auth_method": answer.auth_method,
         "auth_age": answer.auth_age,
     }
+
+
+def _keep_in_groups(signer: Any) -> None:
+    """Whoever takes a role away waits for a decision that rests on it, or the decision sees that it is gone."""
+    memberships = get_user_model().groups.through.objects.select_for_update(no_key=True)
+    list(memberships.filter(user=signer).order_by("pk").values_list("pk"))
 
 
 def _check_words(answer: Answer) -> None:

@@ -3,7 +3,7 @@
 Each entry's record is canonical JSON that contains its own sequence number, the hash of the entry before it and the id
 of the key that signs it. What a record says of persons in clear stands in a body beside it, of which the record holds
 the digest: a body can be withheld. docs/ledger.md is the format. May import approvals.models, rows, signing, verifier,
-faults and runs.values.
+faults, and of runs lease (its prepared statements), models and values.
 """
 
 import secrets
@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
+from runs.lease import execute
 from runs.models import Run
 from runs.values import canonical, digest, from_json
 
@@ -64,9 +63,11 @@ class Verdict:
                 self.more += 1
 
 
+_LOCK_HEAD = "SELECT id, sequence, entry_hash, key_id FROM approvals_ledgerhead FOR UPDATE"
+
 _CHAIN = """
 WITH body AS (
-  INSERT INTO approvals_ledgerbody (text) SELECT %(body)s WHERE %(body)s IS NOT NULL RETURNING id
+  INSERT INTO approvals_ledgerbody (text) SELECT %(body)s::text WHERE %(body)s::text IS NOT NULL RETURNING id
 ), entry AS (
   INSERT INTO approvals_ledgerentry
          (sequence, kind, record, entry_hash, previous_hash, signature, key_id, at, body_id)
@@ -77,41 +78,60 @@ WITH body AS (
 UPDATE approvals_ledgerhead AS head SET sequence = entry.sequence, entry_hash = entry.entry_hash FROM entry
 RETURNING entry.body_id
 """
-"""One statement: whoever appends holds the head's lock until his commit is on disk, and everybody waits for that."""
 
 
 def append(kind: str, members: dict[str, Any], *, at: datetime) -> LedgerEntry:
     """Add one signed entry, in the caller's transaction. The head's lock is the last that a transaction takes. Raises
     CannotSign."""
+    # Whoever holds the head's lock holds it until the commit is on disk, and everybody waits for that: what can be done
+    # before is, and then two prepared statements follow.
+    key = _configured_key()
     body = _body({name: members[name] for name in BODY_MEMBERS & members.keys()})
     public = {name: value for name, value in members.items() if name not in BODY_MEMBERS}
-    head = LedgerHead.objects.select_for_update().get()
-    key = key_for(head)
-    chain = {"schema": SCHEMA, "kind": kind, "sequence": head.sequence + 1, "previous_hash": head.entry_hash}
-    chain |= {"key_id": key.key_id, "signed_at": instant(at)} | ({"body_digest": digest(body)} if body else {})
-    record = canonical(public | chain, where="ledger record", limit=1_000_000)
+    public |= {"schema": SCHEMA, "kind": kind, "key_id": key.key_id, "signed_at": instant(at)}
+    public |= {"body_digest": digest(body)} if body else {}
+    head = _locked_head()
+    _hand_over(head, key)
+    sequence, previous_hash = head.sequence + 1, head.entry_hash
+    public |= {"sequence": sequence, "previous_hash": previous_hash}
+    record = canonical(public, where="ledger record", limit=1_000_000)
     columns: dict[str, Any] = {
-        "sequence": head.sequence + 1,
+        "sequence": sequence,
         "kind": kind,
         "record": record,
         "entry_hash": record_hash(record),
-        "previous_hash": head.entry_hash,
+        "previous_hash": previous_hash,
         "signature": key.sign(record),
         "key_id": key.key_id,
         "at": at,
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_CHAIN, columns | {"body": body})
-        (body_id,) = cursor.fetchone()
+    [(body_id,)] = execute(_CHAIN, columns | {"body": body}).fetchall()
     return LedgerEntry.from_db("default", [*columns, "body_id"], [*columns.values(), body_id])
 
 
 def key_for(head: LedgerHead) -> SigningKey:
     """The key that signs next; the first one is put on file, with the head locked. Raises CannotSign."""
+    key = _configured_key()
+    _hand_over(head, key)
+    return key
+
+
+def _configured_key() -> SigningKey:
     try:
-        key = configured_signing_key()
+        return configured_signing_key()
     except BadSigningKey as problem:
         raise CannotSign(str(problem)) from None
+
+
+def _locked_head() -> LedgerHead:
+    row = execute(_LOCK_HEAD, {}).fetchone()
+    if row is None:
+        raise LedgerHead.DoesNotExist("The head of the ledger is gone, so nothing can be appended.")
+    return LedgerHead.from_db("default", ["id", "sequence", "entry_hash", "key_id"], row)
+
+
+def _hand_over(head: LedgerHead, key: SigningKey) -> None:
+    """Let this key sign behind this head, or refuse it."""
     if not head.key_id:
         VerifyingKey.objects.create(key_id=key.key_id, public_key=key.public_key)
         LedgerHead.objects.update(key_id=key.key_id)
@@ -120,13 +140,12 @@ def key_for(head: LedgerHead) -> SigningKey:
             f"The configured signing key is {key.key_id}, and the ledger goes on with {head.key_id}. Nothing was "
             "signed. Configure that key, or hand the ledger on with `manage.py signing_key rotate`."
         )
-    return key
 
 
 def rotate(new: SigningKey, *, by: str, at: datetime) -> LedgerEntry:
     """Hand the ledger on to another key, in the caller's transaction: one entry, signed by the old key, that holds the
     new key and its own signature over the place where it takes over. Raises CannotSign."""
-    head = LedgerHead.objects.select_for_update().get()
+    head = _locked_head()
     if VerifyingKey.objects.filter(key_id=new.key_id).exists():
         raise CannotSign(f"The key {new.key_id} has signed here before. A key that was replaced never signs again.")
     place = f"{head.entry_hash}:{new.public_key}"

@@ -206,7 +206,7 @@ def prove_again(request: HttpRequest, password: str) -> None:
     """The session notes that the person proved who they are just now, as signing in does. Raises Invalid,
     TooManyTries."""
     passwords.confirm(request, password)
-    request.session.cycle_key()
+    # It keeps its key: of two presses, or when the answer is lost, one would be left with a session that is gone.
     request.session["signed_in_at"] = int(datetime.now(UTC).timestamp())
 
 

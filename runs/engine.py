@@ -5,12 +5,13 @@ doorbell, models, values, errors.
 """
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from . import stuck, waits, workflows
 from .doorbell import NOTIFY, RING, ring
@@ -20,6 +21,8 @@ from .models import AuditEvent, Delivery, Run, database_clock, run_key
 from .states import Status, WaitKind
 from .values import BadValue, as_json, from_json
 from .workflows import Workflow
+
+logger = logging.getLogger(__name__)
 
 LONGEST_NAME, LONGEST_REASON = 100, 2000
 """Characters of an event's name and of a person's reason."""
@@ -140,7 +143,19 @@ def wake(run: Run, *, why: str, actor: str, user: Any = None) -> None:
         Run.objects.filter(pk=run.pk).update(**over)
         return
     run.move(Status.READY, why=why, actor=actor or "answer", user=user)
-    ring(run.pk)
+    _ring(run)
+
+
+def _ring(run: Run) -> None:
+    """A bell that the queue refuses is like one that was lost: what it announces stays, and the sweep rings."""
+    try:
+        with transaction.atomic():
+            ring(run.pk)
+    except DatabaseError:
+        if connection.needs_rollback:
+            # Not the queue alone: the database is away, and all of the transaction with it.
+            raise
+        logger.exception("No bell could be rung for run %s; the sweep will ring for it.", run.key)
 
 
 def find(key: str, user: Any) -> Run:

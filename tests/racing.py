@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +43,17 @@ def in_line(database, run: Run, *verbs: Callable[[], Any]) -> list[Any]:
             parties.append(Party(verb))
             wait_until_blocked(database, number)
     return [told(party) for party in parties]
+
+
+def at_once(*verbs: Callable[[], Any]) -> list[Any]:
+    """Let all go at the same moment, and hear what each was told."""
+    barrier = threading.Barrier(len(verbs))
+
+    def when_all_are_here(verb: Callable[[], Any]) -> Any:
+        barrier.wait(PATIENCE)
+        return verb()
+
+    return [told(party) for party in [Party(partial(when_all_are_here, verb)) for verb in verbs]]
 
 
 @contextmanager

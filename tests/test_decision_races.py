@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from racing import uncommitted
 from sandbox_process import SandboxProcess
 from stage import (
     Party,
@@ -22,7 +23,7 @@ from stage import (
 )
 
 from approvals import ledger
-from approvals.decisions import AlreadyDecided, Changed, TooLate
+from approvals.decisions import AlreadyDecided, Changed, NotAnApprover, TooLate
 from approvals.models import Approval, Decision, LedgerEntry
 from durable_site.claims.workflows import claim_payout
 from runs import engine, sweep
@@ -377,3 +378,33 @@ def test_the_deadline_of_the_second_approver_is_the_same(stage):
     run = fresh(approval.run)
     assert (run.status, stage.receiver.received) == ("expired", [])
     assert ledger.verify().problems == []
+
+
+# Against the loss of a role
+
+
+def test_whoever_takes_a_role_away_waits_for_the_decision_that_rests_on_it(stage, database):
+    """C03: by an ordinary statement, which locks nothing but the membership itself."""
+    stage.asks_then_pays()
+    approval, ada = stage.asked(), stage.people.adjuster
+    with holding_ledger(database):
+        decider = Party(lambda: press(approval, ada))
+        wait_until_blocked(database)
+        admin = Party(lambda: ada.groups.remove(*ada.groups.filter(name="adjusters")))
+        wait_until_blocked(database, 2)
+    assert decider.outcome().verdict == "approve"
+    admin.outcome()
+    assert not ada.groups.filter(name="adjusters").exists()
+
+
+def test_a_decision_that_waited_for_the_loss_of_its_role_is_refused(stage, database):
+    """C03: the other order. The question stays open for the others."""
+    stage.asks_then_pays()
+    approval, ada = stage.asked(), stage.people.adjuster
+    with uncommitted(lambda: ada.groups.remove(*ada.groups.filter(name="adjusters"))):
+        decider = Party(lambda: press(approval, ada))
+        wait_until_blocked(database)
+    with pytest.raises(NotAnApprover, match="Only adjusters may decide this"):
+        decider.outcome()
+    assert_nothing_was_decided(approval)
+    assert press(approval, stage.people.second_adjuster).verdict == "approve"

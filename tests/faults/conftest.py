@@ -1,11 +1,11 @@
 """Fixtures of the long series: a runner with short leases, and the table of measured recovery times.
 
-Collected only with FAULTS=1 (`make faults`): they take a quarter of an hour and every core there is.
+Collected only with FAULTS=1 (`make faults`): they take an hour and every core there is.
 """
 
 import os
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +18,7 @@ collect_ignore_glob = [] if os.environ.get("FAULTS") == "1" else ["test_*.py"]
 TABLE = Path(__file__).resolve().parents[2] / "var" / "faults.txt"
 
 _measured: dict[str, list[float]] = defaultdict(list)
+_counted: list[str] = []
 
 
 @pytest.fixture
@@ -27,6 +28,17 @@ def measured() -> Callable[[str, float, float], None]:
     def note(fault: str, seconds: float, most: float) -> None:
         _measured[f"{fault} (at most {most:g})"].append(seconds)
         assert seconds <= most, f"{fault}: work went on after {seconds:.1f} s only"
+
+    return note
+
+
+@pytest.fixture
+def counted() -> Callable[[str, Counter, float], None]:
+    """Note how often what came of something that was tried very often, and how long that took in seconds."""
+
+    def note(what: str, times: Counter, seconds: float) -> None:
+        came = "; ".join(f"{outcome} {count}" for outcome, count in sorted(times.items()))
+        _counted.append(f"{what}, {times.total()} times in {seconds:.0f} s: {came}")
 
     return note
 
@@ -58,15 +70,22 @@ def runner(launch) -> RunnerProcess:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    if not _measured:
+    lines = list(_counted)
+    if _measured:
+        lines += _recoveries()
+    if not lines:
         return
+    TABLE.parent.mkdir(exist_ok=True)
+    TABLE.write_text("\n".join(lines) + "\n")
+    terminalreporter.section("recovery and races")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+def _recoveries() -> list[str]:
     lines = [f"{'seconds until work went on after':56}{'times':>6}{'median':>8}{'max':>8}"]
     lines += [
         f"{fault:56}{len(times):6}{statistics.median(times):8.2f}{max(times):8.2f}"
         for fault, times in _measured.items()
     ]
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text("\n".join(lines) + "\n")
-    terminalreporter.section("recovery")
-    for line in lines:
-        terminalreporter.write_line(line)
+    return lines
