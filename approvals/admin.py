@@ -1,19 +1,22 @@
-"""Approvals, decisions and the ledger in the admin: to read and search, never to change. Authorities: to grant, change
-and end, by the verbs that enter it in the ledger.
+"""Approvals, decisions and the ledger in the admin: to read and search, never to change. Authorities and the rules of
+alarms: to make and change, by the verbs that enter it in the ledger.
 
-May import authority, models, and the read-only base of runs.admin.
+May import authority, alarm_rules, models, runs' alerts and models, and the read-only base of runs.admin.
 """
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
+from django.core.validators import validate_email
 from django.db.models import Model
-from django.forms import ModelForm
 from django.http import HttpRequest
 
+from runs import alerts
 from runs.admin import ReadOnlyAdmin
+from runs.models import AlarmRule
 
-from . import authority
+from . import alarm_rules, authority
 from .models import (
     Absence,
     Approval,
@@ -110,7 +113,7 @@ class AuthorityAdmin(admin.ModelAdmin):
     list_filter = ["workflow", "team"]
     ordering = ["-id"]
 
-    def save_model(self, request: HttpRequest, obj: Authority, form: ModelForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Authority, form: forms.ModelForm, change: bool) -> None:
         said = {name: form.cleaned_data[name] for name in authority.COLUMNS}
         if change:
             authority.change(obj.pk, by=request.user, **said)
@@ -119,6 +122,47 @@ class AuthorityAdmin(admin.ModelAdmin):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"valid_from": authority.database_clock()}
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class AlarmRuleForm(forms.ModelForm):
+    """Offers the conditions that this code knows."""
+
+    condition = forms.ChoiceField(choices=lambda: [(known.name, known.title) for known in alerts.conditions.values()])
+
+    class Meta:
+        model = AlarmRule
+        fields = ["name", *alarm_rules.COLUMNS]
+
+    def clean_mail_to(self) -> str:
+        given = [address.strip() for address in self.cleaned_data["mail_to"].split(",")]
+        addresses = [address for address in given if address]
+        for address in addresses:
+            validate_email(address)
+        return ", ".join(addresses)
+
+
+@admin.register(AlarmRule)
+class AlarmRuleAdmin(admin.ModelAdmin):
+    """Edited by whoever has the right; a rule that has opened alarms is switched off, never deleted."""
+
+    form = AlarmRuleForm
+    list_display = ["name", "condition", "is_on", "after", "mail_to", "is_posted"]
+    search_fields = ["name", "condition"]
+    ordering = ["name"]
+    actions = None
+
+    def save_model(self, request: HttpRequest, obj: AlarmRule, form: forms.ModelForm, change: bool) -> None:
+        said = {name: form.cleaned_data[name] for name in alarm_rules.COLUMNS}
+        if change:
+            alarm_rules.change(obj.pk, by=request.user, **said)
+        else:
+            alarm_rules.make(form.cleaned_data["name"], by=request.user, **said)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        return ["name"] if obj else []
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False

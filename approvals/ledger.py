@@ -24,7 +24,7 @@ from .signing import GENESIS, BadSigningKey, SigningKey, configured_signing_key,
 from .verifier import NEW_KEY, ROTATION, WITHHOLDING, Fault, Found
 
 SCHEMA = "durable-runs/ledger/2"
-BODY_MEMBERS = {"statement", "comment", "signer_name"}
+BODY_MEMBERS = {"statement", "comment", "signer_name", "mail_to"}
 """What goes into the body, whatever the kind of entry."""
 MOST_FOUND = 1000
 """A walk names so many faults and counts the rest."""

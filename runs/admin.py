@@ -1,22 +1,20 @@
-"""The engine's rows in the admin: to read, search and follow, never to change; and the rules of alarms, to edit.
+"""The engine's rows in the admin: to read, search and follow, never to change. The rules of alarms are edited in the
+admin of whoever keeps the ledger.
 
-May import models, alerts and how pages show values. Counts of whole tables are left out: they grow without end.
+May import models and how pages show values. Counts of whole tables are left out: they grow without end.
 """
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from django import forms
 from django.contrib import admin
 from django.db import models
 from django.db.models import Model
 from django.http import HttpRequest
 
-from . import alerts
 from .models import (
     Alarm,
-    AlarmRule,
     Artefact,
     AuditEvent,
     Beat,
@@ -198,29 +196,3 @@ class AlarmAdmin(ReadOnlyAdmin):
     search_help_text = "The beginning of a run key, an idempotency key or a host."
     date_hierarchy = "opened_at"
     ordering = ["-id"]
-
-
-class AlarmRuleForm(forms.ModelForm):
-    """Offers the conditions that this code knows."""
-
-    condition = forms.ChoiceField(choices=lambda: [(known.name, known.title) for known in alerts.conditions.values()])
-
-    class Meta:
-        model = AlarmRule
-        fields = ["name", "condition", "is_on", "after", "mail_to"]
-
-
-@admin.register(AlarmRule)
-class AlarmRuleAdmin(admin.ModelAdmin):
-    """Edited by whoever has the right; a rule that has opened alarms is switched off, never deleted."""
-
-    form = AlarmRuleForm
-    list_display = ["name", "condition", "is_on", "after", "mail_to"]
-    ordering = ["name"]
-    actions = None
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        return ["name"] if obj else []
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False

@@ -27,7 +27,7 @@ from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
 from .operations import Batch, BatchItem, Tag  # noqa: F401 (and for these)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
-from .watching import Alarm, AlarmRule, Notice, StepTime, Tally, Upkeep  # noqa: F401 (and here)
+from .watching import Alarm, AlarmRule, Notice, Sending, StepTime, Tally, Upkeep  # noqa: F401 (and here)
 
 run_key = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\Z",
@@ -381,6 +381,7 @@ class AuditEvent(models.Model):
         CASE_EXPORTED = "case-exported", "Case exported"
         WAIT_EXTENDED = "wait-extended", "Wait extended"
         EXPORTED = "exported", "List exported"
+        READ = "read", "Personal data read"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)
@@ -422,6 +423,8 @@ class Beat(models.Model):
     beat_at = models.DateTimeField()
     canary_at = models.DateTimeField(null=True, blank=True, help_text="When its cluster last acknowledged a canary.")
     restarts = models.PositiveIntegerField(default=0, help_text="Clusters that it started again since it began.")
+    silent_from = models.DateTimeField(null=True, blank=True, help_text="Its last beat before it last fell silent.")
+    back_at = models.DateTimeField(null=True, blank=True, help_text="When it beat again.")
 
     objects = BeatQuerySet.as_manager()
 

@@ -16,6 +16,7 @@ FLOORS = {
             "runs.states",
             "runs.errors",
             "runs.values",
+            "runs.webhooks",
             "runs.money",
             "runs.failpoints",
             "runs.identity",
@@ -57,6 +58,7 @@ FLOORS = {
             "runs.upkeep",
             "runs.tallies",
             "runs.alerts",
+            "runs.notices",
         },
         {
             "runs.testing",
@@ -104,6 +106,7 @@ FLOORS = {
         },
         {
             "approvals.authority",
+            "approvals.alarm_rules",
             "approvals.rights",
             "approvals.passwords",
             "approvals.ladder",
