@@ -78,6 +78,7 @@ FLOORS = {
             "runs.charts",
         },
         {
+            "runs.limits",
             "runs.views",
             "runs.finding_views",
             "runs.action_views",
