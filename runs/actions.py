@@ -184,8 +184,8 @@ def _last_act(run: Run) -> str:
     who = last.user.get_username() if last.user else "somebody"
     if last is said:
         return f"{who} acted on it ({last.get_kind_display().lower()}, {last.detail})"
-    if last is fork:
-        return f"{who} forked it as {last.run.key} ({last.why})"
+    if fork is not None and last is fork:
+        return f"{who} forked it as {fork.run.key} ({fork.why})"
     return f"{who} acted on it (now {last.to_status}: {last.why})"
 
 

@@ -126,6 +126,7 @@ class Run(models.Model):
             models.Index(fields=["status", "id"], name="run_by_status"),
             # Not by id too: equal entries share their place, and a rare workflow's few runs are quickly sorted.
             models.Index(fields=["workflow", "version"], name="run_of_workflow"),
+            BrinIndex(fields=["created_at"], name="run_when", pages_per_range=16, autosummarize=True),
             models.Index(
                 fields=["workflow", "version"],
                 name="run_unfit",
@@ -278,6 +279,7 @@ class Call(models.Model):
 
     class Meta:
         indexes = [
+            BrinIndex(fields=["prepared_at"], name="call_when", pages_per_range=16, autosummarize=True),
             models.Index(fields=["id"], name="call_unknown", condition=Q(kind="effect", state__in=["sent", "unknown"])),
             models.Index(
                 fields=["tool", "settled_at"],
@@ -401,7 +403,10 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ["id"]
-        indexes = [models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused"))]
+        indexes = [
+            models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused")),
+            BrinIndex(fields=["at"], name="audit_when", pages_per_range=16, autosummarize=True),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"
