@@ -23,8 +23,10 @@ from .signing import GENESIS, BadSigningKey, SigningKey, configured_signing_key,
 from .verifier import NEW_KEY, ROTATION, WITHHOLDING, Fault, Found
 
 SCHEMA = "durable-runs/ledger/2"
-BODY_MEMBERS = {"statement", "comment", "signer_name"}
+BODY_MEMBERS = {"statement", "comment", "signer_name", "mail_to"}
 """What goes into the body, whatever the kind of entry."""
+KINDS = ("decision", "expiry", "extension", "ladder", "authority", "alarm-rule", "standing", ROTATION, WITHHOLDING)
+"""Of entries, as far as this code writes them."""
 MOST_FOUND = 1000
 """A walk names so many faults and counts the rest."""
 

@@ -1,27 +1,25 @@
 """What people are told of approvals, by mail and by a signed webhook: written with the move, sent later, at least once.
 
 A link only shows: nobody decides by following one. Neither mail nor webhook says what is asked or of whom: who may see
-that signs in. May import models, and httpx for the webhook.
+that signs in. May import models, and runs' webhooks.
 """
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.db.models import F
 from django.urls import reverse
-from standardwebhooks.webhooks import Webhook
 
+from runs import webhooks
 from runs.models import DatabaseClock, database_clock
 
 from .models import Approval, ApprovalStatus, Notice, Rung
 
-TIMEOUT = 10
+TIMEOUT = webhooks.TIMEOUT
 """Seconds the webhook's receiver has to answer."""
 
 SUBJECTS = {
@@ -108,16 +106,8 @@ def _post(notice: Notice, approval: Approval) -> int:
     """Standard Webhooks: the id is the same at each try, so that the receiver can tell a repetition."""
     if not settings.NOTIFY_WEBHOOK_URL:
         return 0
-    name, now, text = f"notice-{notice.pk}", datetime.now(UTC), _event(notice, approval)
-    signature = Webhook(settings.NOTIFY_WEBHOOK_SECRET).sign(name, now, text)
-    headers = {
-        "content-type": "application/json",
-        "webhook-id": name,
-        "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": signature,
-    }
-    answer = httpx.post(settings.NOTIFY_WEBHOOK_URL, content=text.encode(), headers=headers, timeout=TIMEOUT)
-    answer.raise_for_status()
+    url, secret = settings.NOTIFY_WEBHOOK_URL, settings.NOTIFY_WEBHOOK_SECRET
+    webhooks.post(url, secret, name=f"notice-{notice.pk}", text=_event(notice, approval))
     return 1
 
 

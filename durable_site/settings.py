@@ -265,10 +265,18 @@ DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL", "claims@localhost")
 
 # Where links in notices lead, and who is told besides by a signed webhook (Standard Webhooks).
 SITE_URL = os.environ.get("SITE_URL", "http://localhost:8000")
-NOTIFY_WEBHOOK_URL = os.environ.get("NOTIFY_WEBHOOK_URL", "")
-NOTIFY_WEBHOOK_SECRET = os.environ.get("NOTIFY_WEBHOOK_SECRET", "")
-if NOTIFY_WEBHOOK_URL and not NOTIFY_WEBHOOK_SECRET.startswith("whsec_"):
-    raise ImproperlyConfigured("NOTIFY_WEBHOOK_URL needs NOTIFY_WEBHOOK_SECRET: whsec_ and base64 of 24 bytes or more.")
+
+
+def webhook(name: str) -> tuple[str, str]:
+    """A receiver's address and the secret it knows us by; neither, or both."""
+    url, known = os.environ.get(f"{name}_URL", ""), os.environ.get(f"{name}_SECRET", "")
+    if url and not known.startswith("whsec_"):
+        raise ImproperlyConfigured(f"{name}_URL needs {name}_SECRET: whsec_ and base64 of 24 bytes or more.")
+    return url, known
+
+
+NOTIFY_WEBHOOK_URL, NOTIFY_WEBHOOK_SECRET = webhook("NOTIFY_WEBHOOK")
+ALARM_WEBHOOK_URL, ALARM_WEBHOOK_SECRET = webhook("ALARM_WEBHOOK")
 
 # Where the example's tools find the outside world.
 SANDBOX_URL = os.environ.get("SANDBOX_URL", "http://127.0.0.1:8099")

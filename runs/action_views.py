@@ -1,7 +1,7 @@
 """The pages on which an operator acts on one run: what will happen, the reason, and the answer. Plain forms.
 
 A view never writes: it parses, calls one verb, and renders. May import actions, engine, repair, fragments, models,
-workflows, states, errors.
+workflows, spending, money, states, errors.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from . import actions, engine, repair, workflows
+from . import actions, engine, repair, spending, workflows
 from .actions import ACTIONS, Action
 from .errors import (
     AlreadyStarted,
@@ -29,6 +29,7 @@ from .errors import (
     WaitIsOver,
 )
 from .models import Call, Run
+from .money import Money, minor_units
 from .states import EffectState
 from .templatetags.show import pretty
 from .workflows import Caps
@@ -57,7 +58,7 @@ def run_action(request: HttpRequest, key: str, action: str) -> HttpResponse:
         return _fork(request, run, chosen)
     if request.method != "POST":
         return _form(request, run, chosen)
-    return _do(request, run, chosen, lambda: TERMS.get(action, lambda sent: {})(request.POST))
+    return _do(request, run, chosen, lambda: TERMS[action](run, request.POST) if action in TERMS else {})
 
 
 def _do(
@@ -110,13 +111,15 @@ def _caps_of(run: Run) -> dict[str, Any]:
         "steps": raised.get("steps", caps.steps),
         "hours": raised.get("working_time", caps.working_time.total_seconds()) / 3600,
         "days": raised.get("age", caps.age.total_seconds()) / 86_400,
+        "spend": spending.cap_of(run),
+        "spends": spending.of(run),
     }
 
 
 # What is sent
 
 
-def _until(sent: QueryDict) -> dict[str, Any]:
+def _until(run: Run, sent: QueryDict) -> dict[str, Any]:
     try:
         until = datetime.fromisoformat(sent.get("until", ""))
     except ValueError:
@@ -124,13 +127,27 @@ def _until(sent: QueryDict) -> dict[str, Any]:
     return {"until": until if until.tzinfo else until.replace(tzinfo=UTC)}
 
 
-def _raised(sent: QueryDict) -> dict[str, Any]:
+def _raised(run: Run, sent: QueryDict) -> dict[str, Any]:
     steps, hours, days = (_number(sent, name) for name in ("steps", "hours", "days"))
     return {
         "steps": steps,
         "working_time": timedelta(hours=hours) if hours else None,
         "age": timedelta(days=days) if days else None,
+        "spend": _spend(run, sent.get("spend", "").strip()),
     }
+
+
+def _spend(run: Run, words: str) -> Money | None:
+    """In the currency of the run's own cap, which the form names."""
+    cap = spending.cap_of(run)
+    if not words:
+        return None
+    if cap is None:
+        raise BadRequest(f"Run {run.key} has no spend cap that could be raised.")
+    try:
+        return Money(minor_units(words, cap.currency), cap.currency)
+    except ValueError:
+        raise BadRequest(f"Give the spend as an amount of {cap.currency} alone, as 25.") from None
 
 
 def _number(sent: QueryDict, name: str) -> int | None:
@@ -143,7 +160,7 @@ def _number(sent: QueryDict, name: str) -> int | None:
 
 
 LIMITS = {"steps": MOST, "hours": 100_000, "days": 36_500}
-TERMS: dict[str, Callable[[QueryDict], dict[str, Any]]] = {"extend": _until, "raise-cap": _raised}
+TERMS: dict[str, Callable[[Run, QueryDict], dict[str, Any]]] = {"extend": _until, "raise-cap": _raised}
 
 
 # Forking: first what would be done again, then the answer

@@ -13,7 +13,7 @@ from django.db.models import Case, Q, Value, When
 
 from . import engine, repair
 from .errors import BadRequest, ChangedMeanwhile
-from .models import AuditEvent, Run
+from .models import AuditEvent, Run, Transition
 from .states import FINAL, Status, WaitKind
 
 PARKED = Q(status__in=[Status.SLEEPING, Status.WAITING])
@@ -84,7 +84,8 @@ _EVERY = (
         "given a higher cap",
         repair.raise_cap,
         ~Q(status__in=FINAL),
-        "This run alone may make more steps, work for longer or grow older. If it waits at that cap, it goes on.",
+        "This run alone may make more steps, work for longer, grow older or spend more. If it waits at that cap, it "
+        "goes on.",
         in_bulk=False,
     ),
     Action(
@@ -148,7 +149,8 @@ def seen(run: Run) -> str:
     """What people did to the run so far: an action of somebody who saw less is refused."""
     last = run.transitions.filter(user__isnull=False).order_by("-pk").values_list("pk", flat=True).first()
     said = _acts(run).values_list("pk", flat=True).first()
-    return f"{last or 0}-{said or 0}"
+    forked = run.forks.order_by("-pk").values_list("pk", flat=True).first()
+    return f"{last or 0}-{said or 0}-{forked or 0}"
 
 
 def act(name: str, key: str, *, saw: str, by: Any, why: str, actor: str = "web", **terms: Any) -> Run:
@@ -174,11 +176,17 @@ def _acts(run: Run) -> Any:
 def _last_act(run: Run) -> str:
     move = run.transitions.filter(user__isnull=False).select_related("user").order_by("-pk").first()
     said = _acts(run).select_related("user").first()
-    if said and said.user and (move is None or said.at > move.at):
-        return f"{said.user.get_username()} acted on it ({said.get_kind_display().lower()}, {said.detail})"
-    if move and move.user:
-        return f"{move.user.get_username()} acted on it (now {move.to_status}: {move.why})"
-    return "the run was acted on"
+    fork = Transition.objects.filter(run__forked_from=run, from_status="").select_related("run", "user").last()
+    acts = [act for act in (move, said, fork) if act is not None]
+    if not acts:
+        return "the run was acted on"
+    last: Any = max(acts, key=lambda act: act.at)
+    who = last.user.get_username() if last.user else "somebody"
+    if last is said:
+        return f"{who} acted on it ({last.get_kind_display().lower()}, {last.detail})"
+    if fork is not None and last is fork:
+        return f"{who} forked it as {fork.run.key} ({fork.why})"
+    return f"{who} acted on it (now {last.to_status}: {last.why})"
 
 
 def _when(fit: Q) -> Any:

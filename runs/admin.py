@@ -1,99 +1,58 @@
-"""The engine's rows in the admin: to read, search and follow, never to change; and the rules of alarms, to edit.
+"""The engine's rows in the admin: to read, search, follow, verify and export, never to change. The rules of alarms are
+edited in the admin of whoever keeps the ledger.
 
-May import models, alerts and how pages show values. Counts of whole tables are left out: they grow without end.
+May import audit_admin, actions, workflows, models.
 """
 
-import json
-from collections.abc import Callable
-from typing import Any
-
-from django import forms
 from django.contrib import admin
-from django.db import models
-from django.db.models import Model
-from django.http import HttpRequest
 
-from . import alerts
+from . import workflows
+from .actions import BULK
+from .audit_admin import Known, ReadOnlyAdmin, proven
 from .models import (
     Alarm,
-    AlarmRule,
     Artefact,
     AuditEvent,
+    Batch,
+    BatchItem,
     Beat,
     Call,
     Checkpoint,
     Delivery,
     Finding,
-    JSONText,
     Listed,
     Recurring,
     Run,
+    Sending,
     Transition,
 )
-from .templatetags import show
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):
-    """Shows rows and lets nobody add, change or delete one, whatever rights they have.
+class ByWorkflow(Known):
+    title, parameter_name = "workflow", "workflow"
 
-    What is shown is the bytes in their order: characters that could not be seen, or would reorder their neighbours, are
-    spelled; times have seconds and their zone, money its currency, JSON is JSON.
-    """
-
-    actions = None
-    show_full_result_count = False
-    list_per_page = 50
-
-    def get_list_display(self, request: HttpRequest) -> list[Any]:
-        return [_shown(self.model, str(name)) for name in self.list_display]
-
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
-        return [_shown(self.model, field.name) for field in self.model._meta.fields]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    @staticmethod
+    def names() -> list[str]:
+        return [known.name for known in workflows.registered()]
 
 
-def _shown(model: type[Model], name: str) -> Any:
-    """How a column is displayed: by its name, or by a function that puts its value into words."""
-    field: Any = model._meta.get_field(name)
-    words = _words_for(field)
-    if words is None:
-        return name
+class ByAction(Known):
+    title, parameter_name = "action", "action"
 
-    @admin.display(description=str(field.verbose_name), ordering=name, empty_value="-")
-    def shown(row: Any) -> Any:
-        value = getattr(row, name)
-        return None if value is None or value == "" else words(row, value)
-
-    return shown
-
-
-def _words_for(field: Any) -> Callable[[Any, Any], Any] | None:
-    if field.name == "amount_minor":
-        return lambda row, value: show.money(value, row.currency)
-    if isinstance(field, JSONText):
-        return lambda row, value: show.revealed(json.dumps(value, ensure_ascii=False))
-    if isinstance(field, models.DateTimeField):
-        return lambda row, value: show.when_exactly(value)
-    if isinstance(field, models.CharField | models.TextField) and not field.choices:
-        return lambda row, value: show.revealed(value)
-    return None
+    @staticmethod
+    def names() -> list[str]:
+        return list(BULK)
 
 
 @admin.register(Run)
 class RunAdmin(ReadOnlyAdmin):
     list_display = ["key", "workflow", "version", "status", "outcome", "position", "next_step", "team", "created_at"]
-    list_filter = ["status", "workflow"]
+    list_filter = ["status", ByWorkflow]
     list_select_related = ["team"]
     search_fields = ["key__startswith"]
     search_help_text = "The beginning of a run key."
+    date_hierarchy = "created_at"
+    personal = frozenset({"input", "tags"})
     ordering = ["-id"]
 
 
@@ -104,17 +63,21 @@ class CheckpointAdmin(ReadOnlyAdmin):
     search_fields = ["run__key__startswith"]
     search_help_text = "The beginning of a run key."
     date_hierarchy = "committed_at"
+    personal = frozenset({"output"})
     ordering = ["-id"]
 
 
 @admin.register(Call)
 class CallAdmin(ReadOnlyAdmin):
-    list_display = ["key", "run", "tool", "kind", "state", "replayed", "sends", "prepared_at"]
+    list_display = ["key", "run", "tool", "kind", "state", "replayed", "sends", "prepared_at", "bytes_whole"]
     list_filter = ["kind", "state", "replayed"]
     list_select_related = ["run"]
     search_fields = ["run__key__startswith", "key__startswith"]
     search_help_text = "The beginning of a run key or of an idempotency key."
     date_hierarchy = "prepared_at"
+    personal = frozenset({"request", "answer"})
+    proofs = (("request", "digest"),)
+    bytes_whole = proven("request", "digest")
     ordering = ["-id"]
 
 
@@ -124,6 +87,7 @@ class ArtefactAdmin(ReadOnlyAdmin):
     list_select_related = ["run"]
     search_fields = ["run__key__startswith", "sha256__startswith"]
     search_help_text = "The beginning of a run key or of a SHA-256."
+    date_hierarchy = "kept_at"
     ordering = ["-id"]
 
 
@@ -132,7 +96,9 @@ class DeliveryAdmin(ReadOnlyAdmin):
     list_display = ["run", "name", "position", "delivered_by", "delivered_at"]
     list_select_related = ["run", "delivered_by"]
     search_fields = ["run__key__startswith", "name"]
+    search_help_text = "The beginning of a run key, or an event's name."
     date_hierarchy = "delivered_at"
+    personal = frozenset({"body"})
     ordering = ["-id"]
 
 
@@ -152,8 +118,10 @@ class AuditEventAdmin(ReadOnlyAdmin):
     list_display = ["at", "kind", "run", "position", "detail", "actor", "user"]
     list_filter = ["kind"]
     list_select_related = ["run", "user"]
-    search_fields = ["run__key__startswith", "detail"]
+    search_fields = ["run__key__startswith", "user__username"]
+    search_help_text = "The beginning of a run key, or a user name."
     date_hierarchy = "at"
+    personal = frozenset({"request"})
     ordering = ["-id"]
 
 
@@ -165,6 +133,7 @@ class FindingAdmin(ReadOnlyAdmin):
     search_fields = ["key__startswith", "run__key__startswith"]
     search_help_text = "The beginning of a run key or of an idempotency key."
     date_hierarchy = "opened_at"
+    personal = frozenset({"ours", "theirs"})
     ordering = ["-id"]
 
 
@@ -173,6 +142,7 @@ class ListedAdmin(ReadOnlyAdmin):
     list_display = ["tool", "record", "key", "reference", "amount_minor", "currency", "created_at", "seen_at"]
     search_fields = ["key__startswith", "reference__startswith", "record__startswith"]
     search_help_text = "The beginning of a key, a reference or the provider's own name."
+    date_hierarchy = "seen_at"
     ordering = ["-id"]
 
 
@@ -180,12 +150,14 @@ class ListedAdmin(ReadOnlyAdmin):
 class RecurringAdmin(ReadOnlyAdmin):
     list_display = ["name", "workflow", "every", "due_at", "team"]
     list_select_related = ["team"]
+    search_fields = ["name", "workflow"]
     ordering = ["name"]
 
 
 @admin.register(Beat)
 class BeatAdmin(ReadOnlyAdmin):
-    list_display = ["host", "pid", "workers", "started_at", "beat_at", "canary_at", "restarts"]
+    list_display = ["host", "pid", "workers", "started_at", "beat_at", "canary_at", "restarts", "silent_from"]
+    search_fields = ["host"]
     ordering = ["host"]
 
 
@@ -200,27 +172,32 @@ class AlarmAdmin(ReadOnlyAdmin):
     ordering = ["-id"]
 
 
-class AlarmRuleForm(forms.ModelForm):
-    """Offers the conditions that this code knows."""
+@admin.register(Sending)
+class SendingAdmin(ReadOnlyAdmin):
+    list_display = ["id", "notice", "channel", "tries", "next_try_at", "sent_at", "error"]
+    list_filter = ["channel", ("sent_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["notice"]
+    search_fields = ["notice__rule__name"]
+    search_help_text = "The name of an alarm's rule."
+    ordering = ["-id"]
 
-    condition = forms.ChoiceField(choices=lambda: [(known.name, known.title) for known in alerts.conditions.values()])
 
-    class Meta:
-        model = AlarmRule
-        fields = ["name", "condition", "is_on", "after", "mail_to"]
+@admin.register(Batch)
+class BatchAdmin(ReadOnlyAdmin):
+    list_display = ["id", "action", "run", "total", "why", "asked_by", "asked_at"]
+    list_filter = [ByAction]
+    list_select_related = ["run", "asked_by"]
+    search_fields = ["run__key__startswith", "asked_by__username"]
+    search_help_text = "The beginning of the key of its own run, or a user name."
+    date_hierarchy = "asked_at"
+    ordering = ["-id"]
 
 
-@admin.register(AlarmRule)
-class AlarmRuleAdmin(admin.ModelAdmin):
-    """Edited by whoever has the right; a rule that has opened alarms is switched off, never deleted."""
-
-    form = AlarmRuleForm
-    list_display = ["name", "condition", "is_on", "after", "mail_to"]
-    ordering = ["name"]
-    actions = None
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
-        return ["name"] if obj else []
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+@admin.register(BatchItem)
+class BatchItemAdmin(ReadOnlyAdmin):
+    list_display = ["id", "batch", "run", "outcome", "sentence", "done_at"]
+    list_filter = ["outcome"]
+    list_select_related = ["batch", "run"]
+    search_fields = ["run__key__startswith"]
+    search_help_text = "The beginning of a run key."
+    ordering = ["-id"]

@@ -1,24 +1,18 @@
 """Alarms: rules say what must not be; each case of it opens one alarm, told of by one mail, and closed by itself.
 
 The sweep looks every few seconds, on one host at a time: a case that is new opens an alarm, in the same transaction as
-the notice of it; a case that is over closes it. The mail is sent afterwards, outside any transaction, and again until
-the mail server takes it. Other apps register conditions of their own. May import upkeep, stuck, models.
+the notice of it; a case that is over closes it. What sends the notices is in notices. Other apps register conditions of
+their own. May import notices, upkeep, stuck, models.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from smtplib import SMTPException
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
-from django.core.mail import EmailMessage
-from django.db import transaction
-from django.db.models import F
 
-from . import stuck
+from . import notices, stuck
 from .errors import BadRequest, NotAllowed, RunError
 from .models import (
     Alarm,
@@ -35,16 +29,12 @@ from .models import (
 from .states import Status, WaitKind
 from .upkeep import job
 
-logger = logging.getLogger(__name__)
-
 MOST_CASES = 500
 """Cases of one rule that are kept open at a time: who has more of them reads the lists."""
-NAMED = 20
-"""Alarms that one mail spells out."""
-WAIT_BEFORE_RETRY, LONGEST_WAIT = timedelta(minutes=1), timedelta(hours=1)
 SILENT_FOR_GOOD = timedelta(days=7)
 """A host whose runner has not beaten for that long is taken for dismantled."""
-DEFAULT_GROUP = "ops"
+BACK_FOR = timedelta(seconds=15)
+"""So long it is still said of a runner that it was silent: some look sees it, though it began with another's beat."""
 
 
 class NoSuchAlarm(RunError):
@@ -100,66 +90,14 @@ def _keep(rule: AlarmRule, cases: list[Case]) -> None:
     if over := already - set(now):
         rule.alarms.open().filter(subject__in=over).update(closed_at=DatabaseClock())
     if new := [case for subject, case in now.items() if subject not in already]:
-        notice = Notice.objects.create(rule=rule)
+        known = conditions.get(rule.condition)
+        notice = notices.write(rule, known.title if known else rule.name)
         Alarm.objects.bulk_create(_opened(rule, notice, case) for case in new)
 
 
 def _opened(rule: AlarmRule, notice: Notice, case: Case) -> Alarm:
     told = {"subject": case.subject[:255], "sentence": case.sentence, "run_id": case.run_id, "team_id": case.team_id}
     return Alarm(rule=rule, notice=notice, **told)
-
-
-# The mail
-
-
-@job("notices")
-def post(state: dict[str, Any]) -> bool:
-    """Have the notices that are due sent once this look's transaction is over."""
-    transaction.on_commit(send_one)
-    return False
-
-
-def send_one() -> None:
-    """Send the notice that is due next, outside any transaction.
-
-    It is tried later before it is tried: a process that dies in between sends it once more, under the same message id,
-    and two never send it at the same time.
-    """
-    with transaction.atomic():
-        unsent = Notice.objects.select_for_update(skip_locked=True).filter(sent_at__isnull=True)
-        notice = unsent.filter(next_try_at__lte=DatabaseNow()).order_by("next_try_at").first()
-        if notice is None:
-            return
-        pause = min(LONGEST_WAIT, WAIT_BEFORE_RETRY * 2 ** min(notice.tries, 10))
-        Notice.objects.filter(pk=notice.pk).update(tries=F("tries") + 1, next_try_at=DatabaseClock() + pause)
-    try:
-        _message(notice).send()
-    except (OSError, SMTPException, ValueError) as error:
-        logger.error("Notice %s could not be sent: %s. It is tried again.", notice.pk, type(error).__name__)
-        Notice.objects.filter(pk=notice.pk).update(error=f"{type(error).__name__}: {error}"[:500])
-    else:
-        Notice.objects.filter(pk=notice.pk).update(sent_at=DatabaseClock(), error="")
-
-
-def _message(notice: Notice) -> EmailMessage:
-    alarms = list(notice.alarms.order_by("id"))
-    title = conditions[notice.rule.condition].title if notice.rule.condition in conditions else notice.rule.name
-    subject = f"[Durable Runs] {title}: {alarms[0].subject}" if len(alarms) == 1 else f"[Durable Runs] {title}"
-    lines = [f"{alarm.subject}: {alarm.sentence}" for alarm in alarms[:NAMED]]
-    if len(alarms) > NAMED:
-        lines.append(f"… and {len(alarms) - NAMED} more.")
-    body = "\n\n".join([*lines, "The health page lists all alarms. Each closes by itself once it is over."])
-    # The same name each time it is tried: a mailbox that got it twice can tell.
-    name = {"Message-ID": f"<alarm-notice-{notice.pk}-{notice.made_at:%Y%m%d%H%M%S}@durable-runs>"}
-    return EmailMessage(" ".join(subject.split())[:150], body, bcc=recipients(notice.rule), headers=name)
-
-
-def recipients(rule: AlarmRule) -> list[str]:
-    """Who is told: the rule's own addresses, or the active members of the group ops."""
-    if named := [address.strip() for address in rule.mail_to.split(",") if address.strip()]:
-        return named
-    members = get_user_model().objects.filter(groups__name=DEFAULT_GROUP, is_active=True).exclude(email="")
-    return sorted(set(members.values_list("email", flat=True)))
 
 
 # What people do
@@ -229,15 +167,22 @@ def _unknown(after: timedelta) -> Iterable[Case]:
 @condition("runner-silent", "Runner silent")
 def _silent(after: timedelta) -> Iterable[Case]:
     now = database_clock()
-    beats = list(Beat.objects.filter(beat_at__gt=now - SILENT_FOR_GOOD).order_by("host"))
-    for beat in beats:
-        if now - beat.beat_at >= max(after, timedelta(seconds=2)):
-            yield Case(beat.host, f"The runner on {beat.host} last said at {_moment(beat.beat_at)} that it lives.")
-        elif not _is_hung(beat, now, after):
-            continue
-        else:
-            at = _moment(beat.canary_at) if beat.canary_at else "never"
-            yield Case(beat.host, f"The runner on {beat.host} lives, but its queue last answered {at}: it hangs.")
+    for beat in Beat.objects.filter(beat_at__gt=now - SILENT_FOR_GOOD).order_by("host"):
+        if sentence := _silence(beat, now, after):
+            yield Case(beat.host, sentence)
+
+
+def _silence(beat: Beat, now: Any, after: timedelta) -> str:
+    """What is wrong with this runner, or was until just now; empty when nothing is."""
+    least = max(after, timedelta(seconds=2))
+    if now - beat.beat_at >= least:
+        return f"The runner on {beat.host} last said at {_moment(beat.beat_at)} that it lives."
+    if beat.silent_from and beat.back_at and beat.back_at - beat.silent_from >= least and now - beat.back_at < BACK_FOR:
+        return f"The runner on {beat.host} was silent from {_moment(beat.silent_from)} to {_moment(beat.back_at)}."
+    if not _is_hung(beat, now, after):
+        return ""
+    at = _moment(beat.canary_at) if beat.canary_at else "never"
+    return f"The runner on {beat.host} lives, but its queue last answered {at}: it hangs."
 
 
 def _is_hung(beat: Beat, now: Any, after: timedelta) -> bool:

@@ -77,7 +77,8 @@ def _list_context(request: HttpRequest) -> dict[str, Any]:
     chosen = visible.closed() if closed else visible.open()
     if after.isdecimal() and len(after) < 19:
         chosen = chosen.filter(pk__lt=int(after))
-    chosen = chosen.select_related("rule", "run", "team", "acknowledged_by", "notice").order_by("-pk")
+    chosen = chosen.select_related("rule", "run", "team", "acknowledged_by", "notice")
+    chosen = chosen.prefetch_related("notice__sendings").order_by("-pk")
     rows, following = first_rows(chosen, lambda alarm: f"{alarm.pk}")
     tabs = [("Open", False, count(visible.open())), ("Closed", True, count(visible.closed()))]
     may = request.user.has_perm("runs.operate_run")

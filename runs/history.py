@@ -13,6 +13,8 @@ from . import alarms, timeline, workflows
 from .models import AuditEvent, Run, Transition
 from .timeline import Timeline
 
+ACTS = [AuditEvent.Kind.CAP_RAISED, AuditEvent.Kind.WAIT_EXTENDED, AuditEvent.Kind.EFFECT_SETTLED]
+"""What people do to a run without moving it."""
 WINDOW = 200
 """Positions that a page shows of a run; the admin has them all."""
 
@@ -22,6 +24,9 @@ class History:
     timeline: Timeline
     moves: list[Transition]
     earlier: int
+    acts: list[AuditEvent]
+    extension: AuditEvent | None
+    """The last extension of the wait that the run is in."""
 
 
 def of(run: Run, now: datetime, *, with_calls: bool = True) -> History:
@@ -38,7 +43,9 @@ def of(run: Run, now: datetime, *, with_calls: bool = True) -> History:
         workflow=workflows.get(run.workflow, run.version),
         now=now,
     )
-    return History(story, moves, earlier)
+    acts = list(run.audit_events.filter(kind__in=ACTS).select_related("user").order_by("-pk")[:WINDOW])[::-1]
+    here = [act for act in acts if act.kind == AuditEvent.Kind.WAIT_EXTENDED and act.position == run.position + 1]
+    return History(story, moves, earlier, acts, here[-1] if here and run.due_at else None)
 
 
 def _reused(run: Run, earlier: int) -> QuerySet[AuditEvent]:

@@ -27,7 +27,7 @@ from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
 from .operations import Batch, BatchItem, Tag  # noqa: F401 (and for these)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
-from .watching import Alarm, AlarmRule, Notice, StepTime, Tally, Upkeep  # noqa: F401 (and here)
+from .watching import Alarm, AlarmRule, Notice, Sending, StepTime, Tally, Upkeep  # noqa: F401 (and here)
 
 run_key = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?\Z",
@@ -126,6 +126,7 @@ class Run(models.Model):
             models.Index(fields=["status", "id"], name="run_by_status"),
             # Not by id too: equal entries share their place, and a rare workflow's few runs are quickly sorted.
             models.Index(fields=["workflow", "version"], name="run_of_workflow"),
+            BrinIndex(fields=["created_at"], name="run_when", pages_per_range=16, autosummarize=True),
             models.Index(
                 fields=["workflow", "version"],
                 name="run_unfit",
@@ -278,6 +279,7 @@ class Call(models.Model):
 
     class Meta:
         indexes = [
+            BrinIndex(fields=["prepared_at"], name="call_when", pages_per_range=16, autosummarize=True),
             models.Index(fields=["id"], name="call_unknown", condition=Q(kind="effect", state__in=["sent", "unknown"])),
             models.Index(
                 fields=["tool", "settled_at"],
@@ -381,6 +383,7 @@ class AuditEvent(models.Model):
         CASE_EXPORTED = "case-exported", "Case exported"
         WAIT_EXTENDED = "wait-extended", "Wait extended"
         EXPORTED = "exported", "List exported"
+        READ = "read", "Personal data read"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)
@@ -400,7 +403,10 @@ class AuditEvent(models.Model):
 
     class Meta:
         ordering = ["id"]
-        indexes = [models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused"))]
+        indexes = [
+            models.Index(fields=["call"], name="audit_key_reused", condition=Q(kind="key-reused")),
+            BrinIndex(fields=["at"], name="audit_when", pages_per_range=16, autosummarize=True),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"
@@ -422,6 +428,8 @@ class Beat(models.Model):
     beat_at = models.DateTimeField()
     canary_at = models.DateTimeField(null=True, blank=True, help_text="When its cluster last acknowledged a canary.")
     restarts = models.PositiveIntegerField(default=0, help_text="Clusters that it started again since it began.")
+    silent_from = models.DateTimeField(null=True, blank=True, help_text="Its last beat before it last fell silent.")
+    back_at = models.DateTimeField(null=True, blank=True, help_text="When it beat again.")
 
     objects = BeatQuerySet.as_manager()
 

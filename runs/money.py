@@ -15,6 +15,15 @@ def amount(minor: int, currency: str) -> str:
     return ("-" if minor < 0 else "") + f"{whole:,}" + (f".{rest:0{digits}d}" if digits else "")
 
 
+def minor_units(words: str, currency: str) -> int:
+    """What a person wrote of an amount in major units, as minor units: `25.00` USD is 2500. Raises ValueError."""
+    digits = MINOR_DIGITS.get(currency, 2)
+    found = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,3}))?", words.strip().replace(",", ""), re.ASCII)
+    if found is None or len(found[2] or "") > digits:
+        raise ValueError(f"{words!r} is no amount of {currency}.")
+    return int(found[1] + (found[2] or "").ljust(digits, "0"))
+
+
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 

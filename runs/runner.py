@@ -2,7 +2,8 @@
 
 The cluster is a child in a session of its own: a SIGTERM to our group must not reach its workers, which would die in
 the midst of a step and leave its main process hanging. The sweep runs here, outside the queue: a wedged queue is still
-swept. May import doorbell, sweep, lease, advance, models.
+swept. Notices of alarms are carried by threads beside it, which hold it up in nothing. May import doorbell, sweep,
+notices, lease, advance, models.
 """
 
 import logging
@@ -18,12 +19,14 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
+from django.db.models import Case, F, When
 
+from . import notices
 from .advance import Stretch
 from .doorbell import Canary
 from .identity import children, host
 from .lease import Lease
-from .models import Beat, DatabaseNow, Run, database_clock
+from .models import Beat, DatabaseNow, Run, Sending, database_clock
 from .states import Status
 from .sweep import sweep
 
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 RESTART_AFTER = (0.5, 1, 2, 5, 10)
 """Seconds before the cluster is started again, by how often it died in the last minute."""
+SILENCE = timedelta(seconds=10)
+"""Longer than that between two beats of a host is kept: the one that beat last cannot have noticed it."""
 WHOLE_WITHIN = 10
 """Seconds within which the queue replaces a process of its own that died."""
 
@@ -51,6 +56,8 @@ class Runner:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop.set())
         logger.info("The runner starts with %s workers.", settings.WORKERS)
+        for channel in Sending.Channel.values:
+            threading.Thread(target=notices.carry, args=[channel, self.stop], daemon=True).start()
         try:
             while not self.stop.wait(self._until_next_second()):
                 self._keep_cluster()
@@ -135,6 +142,7 @@ class Runner:
     # What others can see of it
 
     def _beat(self) -> None:
+        was_silent = {"beat_at__lt": DatabaseNow() - SILENCE}
         Beat.objects.update_or_create(
             host=host(),
             defaults={
@@ -144,6 +152,8 @@ class Runner:
                 "beat_at": DatabaseNow(),
                 "canary_at": self.canary.acknowledged_at,
                 "restarts": self.restarts,
+                "silent_from": Case(When(**was_silent, then=F("beat_at")), default=F("silent_from")),
+                "back_at": Case(When(**was_silent, then=DatabaseNow()), default=F("back_at")),
             },
             create_defaults={
                 "pid": os.getpid(),
@@ -174,6 +184,7 @@ def work_off() -> int:
         sweep()
         lease = Lease.take_any()
         if lease is None:
+            notices.send_due()
             return worked
         Stretch(lease, time.monotonic() + settings.STRETCH).work()
         worked += 1

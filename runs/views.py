@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from . import actions, engine, history, spending, timeline, workflows
+from . import actions, engine, history, limits, spending, timeline, workflows
 from .errors import NoSuchRun
 from .fragments import answer
 from .models import Run, database_clock
@@ -68,7 +68,8 @@ def _header_context(request: HttpRequest, run: Run, now: datetime) -> dict[str, 
 
 
 def _steps_context(run: Run, now: datetime) -> dict[str, Any]:
-    return {"run": run, "poll": _poll(run), "history": history.of(run, now), "now": now}
+    shown = {"run": run, "poll": _poll(run), "now": now}
+    return shown | {"history": history.of(run, now), "limits": limits.of(run, now)}
 
 
 def _poll(run: Run) -> int | None:

@@ -89,6 +89,9 @@ class AlarmRule(models.Model):
     mail_to = models.TextField(
         blank=True, help_text="Addresses with commas between; empty: the members of the group ops who have one."
     )
+    is_posted = models.BooleanField(
+        "webhook", default=True, help_text="Also by the signed webhook, where ALARM_WEBHOOK_URL names one."
+    )
 
     class Meta:
         permissions = [("view_health", "Can see the health page and alarms")]
@@ -101,20 +104,36 @@ class AlarmRule(models.Model):
 
 
 class Notice(models.Model):
-    """One mail about alarms that one look opened: written with them, sent after. `tries` counts before each."""
+    """Word of the alarms that one look opened for one rule: written with them."""
 
     rule = models.ForeignKey(AlarmRule, on_delete=models.PROTECT, related_name="notices", db_index=False)
+    title = models.CharField(max_length=100, help_text="What the rule is about, in words.")
     made_at = models.DateTimeField(db_default=DatabaseNow())
+
+    def __str__(self) -> str:
+        return f"notice {self.pk}"
+
+
+class Sending(models.Model):
+    """One notice on its way by one channel. `tries` counts before each."""
+
+    class Channel(models.TextChoices):
+        MAIL = "mail", "Mail"
+        WEBHOOK = "webhook", "Webhook"
+
+    notice = models.ForeignKey(Notice, on_delete=models.PROTECT, related_name="sendings", db_index=False)
+    channel = models.CharField(max_length=7, choices=Channel)
     tries = models.SmallIntegerField(default=0)
     next_try_at = models.DateTimeField(db_default=DatabaseNow())
     sent_at = models.DateTimeField(null=True, blank=True)
     error = models.TextField(blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["next_try_at"], name="alarm_notice_unsent", condition=Q(sent_at__isnull=True))]
+        indexes = [models.Index(fields=["next_try_at"], name="sending_unsent", condition=Q(sent_at__isnull=True))]
+        constraints = [models.UniqueConstraint(fields=["notice", "channel"], name="sending_once_per_channel")]
 
     def __str__(self) -> str:
-        return f"notice {self.pk}"
+        return f"{self.channel} of notice {self.notice_id}"
 
 
 class AlarmQuerySet(models.QuerySet["Alarm"]):

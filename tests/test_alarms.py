@@ -1,17 +1,23 @@
 """Alarms: each fault opens one, told of by one mail, acknowledged by whoever may, and closed by itself once over."""
 
+import json
+import threading
 from datetime import timedelta
 
 import pytest
 from browsing import Inline, browser, text
 from django.core import mail
 from django.db import IntegrityError, transaction
+from sandbox_process import wait_until
 from stage import Party, Stage, freeze_clock, holding
+from webhook_receiver import SECRET, Receiver
 
+from approvals import ledger
 from approvals.measures import VERIFIED
-from runs import alerts, engine, repair, upkeep
+from approvals.models import LedgerEntry
+from runs import alerts, engine, notices, repair, upkeep
 from runs.errors import BadRequest, NotAllowed, PermanentError
-from runs.models import Alarm, AlarmRule, AuditEvent, Beat, Notice, Run, Upkeep, database_clock
+from runs.models import Alarm, AlarmRule, AuditEvent, Beat, Run, Sending, Upkeep, database_clock
 from runs.sweep import sweep
 from runs.tools import tool
 
@@ -25,10 +31,10 @@ def stage(people):
 
 
 def look() -> None:
-    """One look of the sweep's, and the mail that follows it."""
-    for name in ("alarms", "notices"):
-        Upkeep.objects.get_or_create(name=name, defaults={"every": 5 * SECOND, "due_at": database_clock()})
-        upkeep.do(name, now=True)
+    """One look of the sweep's, and what a runner's threads then send."""
+    Upkeep.objects.get_or_create(name="alarms", defaults={"every": 5 * SECOND, "due_at": database_clock()})
+    upkeep.do("alarms", now=True)
+    notices.send_due()
 
 
 def opened(rule: str) -> list[Alarm]:
@@ -178,18 +184,18 @@ def test_a_mail_server_that_is_away_gets_the_mail_later_under_the_same_name(stag
     )
     broken_chain(stage)
     look()
-    notice = Notice.objects.get()
-    assert (notice.tries, notice.sent_at) == (1, None)
-    assert "refused" in notice.error.lower()
+    sending = Sending.objects.get()
+    assert (sending.tries, sending.sent_at) == (1, None)
+    assert "refused" in sending.error.lower()
     settings.EMAIL_BACKEND = backend
     look()
     assert mail.outbox == [], "not before its time"
-    freeze_clock(notice.next_try_at)
+    freeze_clock(sending.next_try_at)
     look()
-    notice.refresh_from_db()
-    assert (notice.tries, len(mail.outbox), notice.error) == (2, 1, "")
-    assert notice.sent_at is not None
-    freeze_clock(notice.next_try_at + timedelta(days=1))
+    sending.refresh_from_db()
+    assert (sending.tries, len(mail.outbox), sending.error) == (2, 1, "")
+    assert sending.sent_at is not None
+    freeze_clock(sending.next_try_at + timedelta(days=1))
     look()
     assert len(mail.outbox) == 1
 
@@ -204,6 +210,116 @@ def test_two_hosts_that_look_at_once_open_one_alarm(stage, database):
     assert len(opened("chain-broken")) == 1
     with pytest.raises(IntegrityError), transaction.atomic():
         Alarm.objects.create(rule_id="chain-broken", subject="ledger", sentence="again")
+
+
+# The webhook
+
+
+@pytest.fixture
+def posted(settings):
+    """Call it with a receiver: alarms are posted there."""
+
+    def to(receiver: Receiver) -> Receiver:
+        settings.ALARM_WEBHOOK_URL, settings.ALARM_WEBHOOK_SECRET = receiver.url, SECRET
+        return receiver
+
+    return to
+
+
+def test_an_alarm_is_posted_once_signed_after_standard_webhooks_beside_its_mail(stage, posted):
+    with posted(Receiver()) as receiver:
+        broken_chain(stage)
+        for _ in range(3):
+            look()
+        event = receiver.events[0]
+    alarm = Alarm.objects.get()
+    assert len(receiver.events) == len(mail.outbox) == 1
+    assert (event["type"], event["data"]["rule"], event["data"]["title"]) == (
+        "alarm.opened",
+        "chain-broken",
+        "Ledger broken",
+    )
+    assert event["data"]["alarms"] == [
+        {
+            "alarm": alarm.pk,
+            "subject": "ledger",
+            "sentence": alarm.sentence,
+            "opened_at": alarm.opened_at.isoformat(),
+        }
+    ]
+    assert event["data"]["url"].endswith("/health/alarms/")
+
+
+def test_a_post_that_is_refused_is_tried_again_under_the_same_id_and_the_mail_is_not_sent_again(stage, posted):
+    with posted(Receiver(500, 302)) as receiver:
+        broken_chain(stage)
+        look()
+        for tries in (2, 3):
+            freeze_clock(Sending.objects.get(channel="webhook").next_try_at)
+            look()
+            assert Sending.objects.get(channel="webhook").tries == tries
+    assert len(set(receiver.ids)) == 1
+    assert len(receiver.ids) == 3
+    assert (Sending.objects.get(channel="webhook").error, len(mail.outbox)) == ("", 1)
+
+
+def test_a_receiver_that_hangs_holds_up_neither_the_sweep_nor_the_mails(stage, posted):
+    stop = threading.Event()
+    with posted(Receiver(hangs=True)) as receiver:
+        broken_chain(stage)
+        Upkeep.objects.create(name="alarms", every=timedelta(), due_at=database_clock())
+        carriers = [Party(lambda channel=channel: notices.carry(channel, stop)) for channel in ("mail", "webhook")]
+        sweep()
+        wait_until(lambda: len(receiver.received) == 1)
+        wait_until(lambda: len(mail.outbox) == 1)
+        breaks(stage)
+        stage.begin()
+        sweep()
+        assert len(opened("dead-letter")) == 1, "the sweep goes on"
+        wait_until(lambda: len(mail.outbox) == 2)
+        assert Sending.objects.filter(channel="webhook", sent_at__isnull=False).count() == 0
+        stop.set()
+    for carrier in carriers:
+        carrier.outcome()
+
+
+def test_a_rule_that_is_not_posted_is_mailed_alone(stage, posted):
+    AlarmRule.objects.update(is_posted=False)
+    with posted(Receiver()) as receiver:
+        broken_chain(stage)
+        look()
+    assert (receiver.received, len(mail.outbox)) == ([], 1)
+
+
+def test_two_carriers_send_one_notice_once(stage, posted):
+    with posted(Receiver()) as receiver:
+        broken_chain(stage)
+        Upkeep.objects.create(name="alarms", every=5 * SECOND, due_at=database_clock())
+        upkeep.do("alarms")
+        parties = [Party(notices.send_due) for _ in range(4)]
+        assert sum(party.outcome() for party in parties) == 2
+    assert (len(receiver.received), len(mail.outbox)) == (1, 1)
+
+
+# A runner that is back
+
+
+@pytest.mark.parametrize(("silent_for", "expected"), [(29, 0), (30, 1), (3600, 1)])
+def test_a_silence_that_nobody_saw_is_told_of_once_when_the_runner_is_back(stage, silent_for, expected):
+    """One host alone: its own first beat is what ends the silence."""
+    now = database_clock()
+    freeze_clock(now)
+    beat = {"pid": 1, "workers": 1, "started_at": now, "beat_at": now, "canary_at": now}
+    Beat.objects.create(host="here", silent_from=now - silent_for * SECOND, back_at=now, **beat)
+    look()
+    assert len(opened("runner-silent")) == expected
+    if expected:
+        assert "was silent from" in opened("runner-silent")[0].sentence
+    freeze_clock(now + 15 * SECOND)
+    Beat.objects.update(beat_at=now + 15 * SECOND, canary_at=now + 15 * SECOND)
+    look()
+    assert opened("runner-silent") == []
+    assert len(mail.outbox) == expected
 
 
 # Who sees them, and who acknowledges
@@ -264,15 +380,42 @@ def test_the_pages_are_whole_without_a_script_and_the_fragment_is_part_of_the_pa
 
 
 def test_rules_are_edited_in_the_admin_by_whoever_has_the_right_and_alarms_by_nobody(alarm, people):
-    root, auditor = browser(people.superuser), browser(people.auditor)
-    assert root.get("/admin/runs/alarmrule/dead-letter/change/").status_code == 200
+    root, auditor, address = (
+        browser(people.superuser),
+        browser(people.auditor),
+        "/admin/runs/alarmrule/dead-letter/change/",
+    )
+    assert root.get(address).status_code == 200
     sent = {"condition": "dead-letter", "is_on": "", "after": "00:00:00", "mail_to": "a@example.invalid"}
-    assert root.post("/admin/runs/alarmrule/dead-letter/change/", sent).status_code == 302
+    assert root.post(address, sent).status_code == 302
     assert AlarmRule.objects.get(name="dead-letter").mail_to == "a@example.invalid"
-    assert auditor.post("/admin/runs/alarmrule/dead-letter/change/", sent).status_code == 403
+    assert auditor.post(address, sent).status_code == 403
     for verb in ("change/", "delete/"):
         response = root.post(f"/admin/runs/alarm/{alarm.pk}/{verb}", {})
         assert response.status_code == 403
-    wrong = root.post("/admin/runs/alarmrule/dead-letter/change/", sent | {"condition": "no-such"})
-    assert wrong.status_code == 200
+    assert root.post("/admin/runs/alarmrule/dead-letter/delete/", {"post": "yes"}).status_code == 403
+    for wrong in ({"condition": "no-such"}, {"mail_to": "a@example.invalid, nobody"}, {"after": "-1"}):
+        assert root.post(address, sent | wrong).status_code == 200
     assert Run.objects.count() == 1
+
+
+def test_each_change_of_a_rule_is_an_entry_of_the_ledger_without_addresses_in_its_record(people):
+    root = browser(people.superuser)
+    sent = {"condition": "dead-letter", "is_on": "on", "after": "00:01:30", "mail_to": "a@example.invalid"}
+    assert root.post("/admin/runs/alarmrule/dead-letter/change/", sent).status_code == 302
+    assert root.post("/admin/runs/alarmrule/dead-letter/change/", sent).status_code == 302
+    assert root.post("/admin/runs/alarmrule/add/", sent | {"name": "at-night", "is_posted": "on"}).status_code == 302
+    assert root.post("/admin/runs/alarmrule/dead-letter/change/", sent | {"condition": "no-such"}).status_code == 200
+    changed, made = LedgerEntry.objects.order_by("sequence")
+    record = json.loads(changed.record)
+    assert (record["kind"], record["rule"], record["act"], record["by"]) == (
+        "alarm-rule",
+        "dead-letter",
+        "changed",
+        people.superuser.pk,
+    )
+    assert (record["after"], record["is_on"], record["is_posted"]) == (90, True, False)
+    assert "example.invalid" not in changed.record
+    assert ledger.told(changed)["mail_to"] == "a@example.invalid"
+    assert (json.loads(made.record)["act"], AlarmRule.objects.get(name="at-night").is_posted) == ("made", True)
+    assert ledger.verify().problems == []

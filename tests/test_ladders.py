@@ -1,15 +1,13 @@
 """While nobody answers: each rung is fired once, late if nobody swept, never after the answer; and people are told."""
 
-import threading
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from browsing import browser, text
 from django.core import mail
 from django.db import connection
 from stage import Party, Stage, fresh, holding, press, question, shown, wait_until_blocked
-from standardwebhooks.webhooks import Webhook
+from webhook_receiver import SECRET, Receiver
 
 from approvals import escalation, ledger, notices, proposals
 from approvals.gate import escalate, remind, remind_and_wait
@@ -301,35 +299,16 @@ def test_the_sweep_starts_the_sending_only_when_there_is_something_to_send(stage
 
 
 def test_the_webhook_is_signed_after_standard_webhooks_and_keeps_its_id_at_each_try(stage, settings):
-    received, answers = [], [500, 204]
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["content-length"]))
-            received.append((body, {name.lower(): value for name, value in self.headers.items()}))
-            self.send_response(answers.pop(0))
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        settings.NOTIFY_WEBHOOK_URL = f"http://127.0.0.1:{server.server_port}/hook"
-        settings.NOTIFY_WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    with Receiver(500) as receiver:
+        settings.NOTIFY_WEBHOOK_URL, settings.NOTIFY_WEBHOOK_SECRET = receiver.url, SECRET
         approval = asks(stage)
         send_all()
         move_clock(timedelta(minutes=6))
         send_all()
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert [headers["webhook-id"] for _, headers in received] == [f"notice-{Notice.objects.last().pk}"] * 2
-    for body, headers in received:
-        event = Webhook(settings.NOTIFY_WEBHOOK_SECRET).verify(body, headers)
+    assert receiver.ids == [f"notice-{Notice.objects.last().pk}"] * 2
+    for event in receiver.events:
         assert (event["type"], event["data"]["approval"]) == ("approval.asked", approval.pk)
-        assert b"p-1" not in body
+    assert not any(b"p-1" in body for body, _ in receiver.received)
 
 
 def test_what_is_due_is_found_by_index_among_many_rungs(stage, database):

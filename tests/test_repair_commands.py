@@ -79,6 +79,25 @@ def done(said: Said, status: str) -> dict:
     return said.json
 
 
+def test_a_wait_is_extended_by_command_with_who_and_why_and_only_to_a_later_time(manage, waiting):
+    later = waiting.due_at + timedelta(days=1)
+    told = done(manage("extend", "run-1", "--until", later.isoformat(), *WHY), "waiting")
+    assert told["wait"]["due_at"] == f"{later:%Y-%m-%dT%H:%M:%S.%fZ}"
+    kept = AuditEvent.objects.get(kind="wait-extended")
+    assert (kept.user.username, kept.actor, kept.detail.endswith(": agreed with the claimant")) == (
+        "olga",
+        "command line",
+        True,
+    )
+    naive = f"{later + timedelta(hours=5):%Y-%m-%dT%H:%M}"
+    assert done(manage("extend", "run-1", "--until", naive, *WHY), "waiting")["wait"]["due_at"] == f"{naive}:00.000000Z"
+    assert manage("extend", "run-1", "--until", "2020-01-01", *WHY).code == 1
+    assert manage("extend", "run-1", "--until", "tomorrow", *WHY).code == 2
+    assert manage("extend", "run-1", "--until", later.isoformat()).code == 2
+    assert manage("extend", "run-1", "--until", later.isoformat(), *WHY, user="ada").code == 1
+    assert manage("extend", "run-1", "--until", later.isoformat(), *WHY, user="eve").code == 3
+
+
 def refused(said: Said, kind: str, sentence: str, code: int = 1) -> None:
     assert (said.code, said.json["error"]["type"]) == (code, kind)
     assert sentence in said.json["error"]["message"]

@@ -1,5 +1,6 @@
 """What an operator does to one run from its page: with a reason, with rights, once, and told when another was first."""
 
+import itertools
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -11,9 +12,10 @@ from stage import Stage, change, fresh, question
 from approvals import ledger
 from approvals.models import LedgerEntry
 from approvals.testing import answer
-from runs import actions, repair
+from runs import actions, engine, repair
 from runs.errors import BadRequest, IllegalMove, NotAllowed, OutcomeUnknown, Refused, WaitIsOver
 from runs.models import AuditEvent, Run
+from runs.money import Money
 from runs.sweep import close_overdue_waits
 from runs.testing import drain, move_clock
 from runs.workflows import Caps
@@ -106,6 +108,38 @@ def test_of_two_operators_with_the_same_page_open_one_wins_and_the_other_is_told
     told = text(second)
     assert "Since you opened this page olga acted on it" in told
     assert "one" in told
+
+
+TERMS = {
+    "extend": lambda run: {"until": run.due_at + A_DAY},
+    "raise-cap": lambda run: {"steps": 90},
+    "fork": lambda run: {"new_key": f"{run.key}-fork"},
+}
+
+
+@pytest.mark.parametrize("part", ["waiting", "sleeping", "paused", "dead", "capped"])
+def test_of_every_two_actions_at_once_the_first_is_done_and_the_second_is_told(stage, people, database, part):
+    """Each ordered pair that a page of such a run offers, both pages drawn before either was sent."""
+    pairs = itertools.product([action.name for action in actions.possible(standing(stage, part), people.ops)], repeat=2)
+    for number, (first, second) in enumerate(pairs, 2):
+        key = f"run-{number}"
+        run = stage.begin(key, part=part)
+        if part == "paused":
+            run = repair.pause(key, why="wait")
+        saw, run = actions.seen(run), fresh(run)
+
+        def act(name, run=run, saw=saw):
+            terms = TERMS[name](run) if name in TERMS else {}
+            return actions.act(name, run.key, saw=saw, by=people.ops, why=f"to {name}", **terms)
+
+        done, told = in_line(database, run, lambda act=act, one=first: act(one), lambda act=act, two=second: act(two))
+        assert isinstance(done, Run), (first, second, done)
+        assert isinstance(told, str), (first, second)
+        assert told.startswith(f"Since you opened this page olga {'forked' if first == 'fork' else 'acted on'} it")
+        assert f"to {first}" in told
+        assert run.transitions.filter(why=f"to {second}").count() == (
+            first == second and run.transitions.filter(why=f"to {first}").count()
+        )
 
 
 def test_two_operators_at_the_very_same_time_are_told_apart_by_the_runs_lock(stage, people, database):
@@ -205,6 +239,51 @@ def test_a_raised_cap_lets_the_run_go_on_and_nonsense_is_a_422(stage, people):
     assert send(people.ops, "raise-cap", steps="5").status_code == 303
     drain()
     assert (fresh(run).status, fresh(run).caps) == ("completed", {"steps": 5})
+
+
+@pytest.fixture
+def capped_spend(people):
+    with Stage(people) as stage:
+        stage.flow.caps = Caps(steps=1, spend=Money(2500, "USD"))
+        parts(stage)
+        stage.flow.caps = Caps(steps=1, spend=Money(2500, "USD"))
+        yield stage
+
+
+def test_the_form_raises_a_spend_cap_in_its_own_currency_and_the_page_shows_it(capped_spend, people):
+    run = standing(capped_spend, "capped")
+    form = browser(people.ops).get(f"{ADDRESS}raise-cap/")
+    assert "Spend in all, USD 25.00 USD now. Spent 0.00 of 25.00 USD." in text(form)
+    for words in ("a lot", "-1", "12.345", "1e9", "0", "\u0665\u0660"):
+        assert send(people.ops, "raise-cap", spend=words).status_code == 422, words
+    assert fresh(run).caps is None
+    assert send(people.ops, "raise-cap", spend="1,050.5", steps="7").status_code == 303
+    assert fresh(run).caps == {"steps": 7, "spend": {"minor": 105_050, "currency": "USD"}}
+    page = text(browser(people.ops).get(ADDRESS))
+    assert "Spend (raised) $0.00 of $1,050.50" in page
+    assert "Steps (raised) 1 of 7" in page
+    assert re.search(r"Cap raised steps 7, spend 1,050\.50 USD: as agreed olga \(web\)", page)
+    assert "Age with waits (raised)" not in page
+
+
+def test_a_run_without_a_spend_cap_offers_none(stage, people):
+    standing(stage, "capped")
+    assert 'name="spend"' not in browser(people.ops).get(f"{ADDRESS}raise-cap/").content.decode()
+    assert send(people.ops, "raise-cap", spend="5").status_code == 422
+
+
+def test_an_extension_is_shown_with_who_and_why_as_long_as_that_wait_lasts(stage, people):
+    run = standing(stage, "waiting")
+    due = run.due_at + A_DAY
+    repair.extend("run-1", until=due, by=people.ops, why="the adjuster is ill")
+    page = text(browser(people.auditor).get(ADDRESS))
+    assert re.search(rf"Due {due:%-d %b %Y, %H:%M:%S} UTC , extended by olga .*: the adjuster is ill", page)
+    assert re.search(r"Wait extended 1 from .* to .*: the adjuster is ill olga", page)
+    engine.deliver("run-1", "papers", {"pages": 1})
+    drain()
+    page = text(browser(people.auditor).get(ADDRESS))
+    assert "extended by olga" not in page
+    assert "Wait extended 1 from" in page
 
 
 @pytest.fixture

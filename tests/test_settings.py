@@ -78,6 +78,13 @@ def test_a_database_that_is_not_postgresql_is_refused():
     assert "must name a PostgreSQL database" in start(**GOOD | {"DATABASE_URL": "sqlite:///x.db"}).stderr
 
 
+@pytest.mark.parametrize("name", ["NOTIFY_WEBHOOK", "ALARM_WEBHOOK"])
+def test_a_webhook_without_a_secret_is_refused_by_name(name):
+    given = GOOD | {f"{name}_URL": "https://hooks.example/x"}
+    assert f"{name}_URL needs {name}_SECRET" in start(**given | {f"{name}_SECRET": "secret"}).stderr
+    assert start(**given | {f"{name}_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}).stdout == "started\n"
+
+
 def test_a_number_that_is_none_is_refused_by_name():
     assert "STEP_TIMEOUT must be a number" in start(**GOOD | {"STEP_TIMEOUT": "soon"}).stderr
 

@@ -1,4 +1,4 @@
-"""The operators' verbs of `manage.py runs`: pause, resume, retry, raise-cap, redrive, discard, fork; and deliver.
+"""The operators' verbs of `manage.py runs`: pause, resume, retry, extend, raise-cap, redrive, discard, fork, deliver.
 
 Each does what the page's button does, with the same rights and refusals. May import engine, repair, console and
 standing.
@@ -6,7 +6,7 @@ standing.
 
 import argparse
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -37,6 +37,7 @@ def add_to(verbs: Verbs) -> None:
     """Add these verbs to the command."""
     for name, (verb, words) in SIMPLE.items():
         _say_why(verbs.add(name, _simple(verb), line, words))
+    _say_until(verbs.add("extend", _extend, line, "let a run wait for longer before its wait is closed"))
     _say_caps(verbs.add("raise-cap", _raise_cap, line, "give one run more steps, working time, age or money"))
     _say_fork(verbs.add("fork", _fork, _forked, "do a run that has ended, or is dead, again as a new run"))
     _say_event(verbs.add("deliver", _deliver, _delivered, "bring a run the event it waits for, or will wait for"))
@@ -48,6 +49,12 @@ def add_to(verbs: Verbs) -> None:
 def _say_why(parser: CommandParser) -> None:
     say_key(parser)
     say_why(parser)
+
+
+def _say_until(parser: CommandParser) -> None:
+    _say_why(parser)
+    until = "when its wait is due from then on, as 2026-12-31T12:00; UTC unless it says otherwise"
+    parser.add_argument("--until", metavar="TIME", type=_moment, required=True, help=until)
 
 
 def _say_caps(parser: CommandParser) -> None:
@@ -89,6 +96,14 @@ def _span(word: str) -> timedelta:
     return timedelta(seconds=_count(word))
 
 
+def _moment(word: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError("give a date and a time, such as 2026-12-31T12:00") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
 def _money(word: str) -> Money:
     minor, _, currency = word.partition(":")
     try:
@@ -107,6 +122,12 @@ def _simple(verb: Callable[..., Run]) -> console.Act:
         return _standing(options["key"], user)
 
     return act
+
+
+def _extend(options: Options) -> Answer:
+    user = console.person(options["user"])
+    repair.extend(options["key"], until=options["until"], by=user, why=options["why"], actor=ACTOR)
+    return _standing(options["key"], user)
 
 
 def _raise_cap(options: Options) -> Answer:
