@@ -191,6 +191,9 @@ WAIT_FOR_REPAIR = number("WAIT_FOR_REPAIR", 7 * 86400)
 STOP_GRACE = number("STOP_GRACE", 75)
 CANARY_EVERY = number("CANARY_EVERY", 15)
 
+# Traces by OpenTelemetry (docs/telemetry.md); where to is said by its own variables, OTEL_….
+TELEMETRY = flag("TELEMETRY")
+
 # Days that final runs are kept whole (docs/retention.md); 0 keeps them for ever.
 RETENTION_DAYS = int(number("RETENTION_DAYS", 0))
 RETENTION_DAYS_BY_WORKFLOW = days_by_name("RETENTION_DAYS_BY_WORKFLOW")

@@ -23,6 +23,7 @@ FLOORS = {
             "runs.outcomes",
             "runs.artefacts",
             "runs.storage",
+            "runs.otlp",
         },
         {
             "runs.models",
@@ -58,6 +59,7 @@ FLOORS = {
             "runs.upkeep",
             "runs.retention",
             "runs.pruning",
+            "runs.telemetry",
             "runs.tallies",
             "runs.alerts",
         },
