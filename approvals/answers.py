@@ -33,7 +33,7 @@ class Options:
 def options(user: Any, approval: Approval, auth_age: int | None) -> Options:
     earlier: Approval | None = getattr(approval, "supersedes", None)
     is_open = approval.status == ApprovalStatus.OPEN
-    arguments = json.loads(approval.payload).get("arguments", {})
+    arguments = json.loads(approval.payload or "{}").get("arguments", {})
     return Options(
         arguments=_editable(arguments),
         can_respond=bool(approval.terms.get("on_respond")),
@@ -42,7 +42,9 @@ def options(user: Any, approval: Approval, auth_age: int | None) -> Options:
         earlier=earlier,
         later=approval.superseded_by,
         changes=_differences(_arguments(earlier), arguments) if earlier else [],
-        facts_changes=_differences(json.loads(earlier.signed_facts or earlier.facts), json.loads(approval.facts))
+        facts_changes=_differences(
+            json.loads(earlier.signed_facts or earlier.facts or "{}"), json.loads(approval.facts or "{}")
+        )
         if earlier
         else [],
     )
@@ -65,7 +67,7 @@ def _asks_password(user: Any, approval: Approval, auth_age: int | None) -> bool:
 
 
 def _arguments(approval: Approval) -> dict[str, Any]:
-    return json.loads(approval.payload).get("arguments", {})
+    return json.loads(approval.payload or "{}").get("arguments", {})
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[Comparison]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from runs.errors import NoSuchRun
 from runs.models import AuditEvent, Run, database_clock
@@ -28,7 +28,7 @@ from .models import (
     VerifyingKey,
 )
 from .rows import instant, row
-from .verifier import EXPORT, MANIFEST, ROTATION, SEAL, pack
+from .verifier import EXPORT, MANIFEST, ROTATION, SEAL, WITHHOLDING, pack
 
 SCHEMA = "durable-runs/export/1"
 CONSISTENT_WITH = 200
@@ -42,6 +42,10 @@ that they stand in the ledger that checkpoint signs; templates make the statemen
 
 Verify it with verifier.py, which comes from the product's source and not from this archive, and with the keys that you
 trust: python -I verifier.py {run}.zip trust.json
+"""
+WITHHELD_READ_ME = """
+Body withheld by retention on {at} ({rule}): input, outputs, requests, answers, payloads, facts and comments are gone.
+Their digests, the decisions and the signed records stay, and verify; an entry of the kind withholding says so.
 """
 
 
@@ -64,7 +68,9 @@ def of_run(key: str, *, by: Any, actor: str, noted: list[dict[str, str]] | None 
 
 def _sealed(run: Run, files: dict[str, bytes], by: str) -> dict[str, bytes]:
     key, at = ledger.key_for(LedgerHead.objects.get()), instant(database_clock())
-    files["README.txt"] = READ_ME.format(run=run.key, at=at).encode()
+    act = run.withholding
+    withheld = WITHHELD_READ_ME.format(at=instant(act.at), rule=act.rule) if act else ""
+    files["README.txt"] = (READ_ME.format(run=run.key, at=at) + withheld).encode()
     manifest = canonical(
         {
             "schema": SCHEMA,
@@ -89,7 +95,7 @@ def _files(run: Run, checkpoint: LedgerCheckpoint, noted: list[dict[str, str]]) 
     entries = _entries(run, tree)
     versions = approvals.values_list("statement_version", flat=True)
     content = {
-        "run": row(run),
+        "run": row(run) | {"withheld": row(run.withholding) if run.withholding else None},
         "timeline": {"moves": _rows(run.transitions.order_by("pk")), "steps": _rows(run.checkpoints.all())},
         "deliveries": _rows(run.deliveries.order_by("pk")),
         "calls": _rows(run.calls.order_by("pk")),
@@ -118,9 +124,12 @@ def _names(groups: Any) -> list[str]:
 
 
 def _entries(run: Run, tree: Tree) -> list[dict[str, Any]]:
-    """The entries of this run, found by their own words, and those that handed the key on."""
-    own = LedgerEntry.objects.filter(record__contains=f'"run":"{run.key}"') | LedgerEntry.objects.filter(kind=ROTATION)
-    before = own.filter(sequence__lte=tree.size).select_related("body").order_by("sequence")
+    """The entries of this run, found by their own words, those that handed the key on, and that of its withholding."""
+    named = Q(record__contains=f'"run":"{run.key}"') | Q(kind=ROTATION)
+    if run.withholding_id is not None:
+        # Signed for many runs at once, and so without their keys.
+        named |= Q(kind=WITHHOLDING, record__endswith=f'"withholding":{run.withholding_id}}}')
+    own = LedgerEntry.objects.filter(named, sequence__lte=tree.size).select_related("body").order_by("sequence")
     return [
         {
             "sequence": entry.sequence,
@@ -130,8 +139,8 @@ def _entries(run: Run, tree: Tree) -> list[dict[str, Any]]:
             "body": entry.body.text if entry.body else None,
             "proof": tree.inclusion(entry.sequence),
         }
-        for entry in before
-        if entry.kind == ROTATION or from_json(entry.record).get("run") == run.key
+        for entry in own
+        if entry.kind in (ROTATION, WITHHOLDING) or from_json(entry.record).get("run") == run.key
     ]
 
 

@@ -21,8 +21,10 @@ APPEND_ONLY = (
     "runs_auditevent",
     "runs_checkpoint",
     "runs_transition",
+    "runs_withholding",
 )
-"""Each has a trigger against UPDATE and DELETE of a row, and one against TRUNCATE."""
+"""Each has a trigger against UPDATE and DELETE of a row, and one against TRUNCATE. Those of artefacts, audit events,
+checkpoints, moves and decisions let one UPDATE through: emptying a value of a run that retention withheld."""
 
 OTHERS = {
     "approval_stays": "approvals_approval",
@@ -37,6 +39,7 @@ OTHERS = {
     "ledger_head_only_grows": "approvals_ledgerhead",
     "approvals_ledgerhead_not_emptied": "approvals_ledgerhead",
     "run_moves_legally": "runs_run",
+    "run_withheld_once": "runs_run",
     "runs_finding_closed_stays": "runs_finding",
     "runs_finding_is_kept": "runs_finding",
     "runs_finding_not_emptied": "runs_finding",

@@ -17,10 +17,10 @@ from runs.models import Run
 from runs.values import canonical, digest, from_json
 
 from . import faults
-from .models import Approval, LedgerBody, LedgerEntry, LedgerHead, StatementTemplate, VerifyingKey
+from .models import Approval, LedgerEntry, LedgerHead, StatementTemplate, VerifyingKey
 from .rows import instant
 from .signing import GENESIS, BadSigningKey, SigningKey, configured_signing_key, record_hash
-from .verifier import NEW_KEY, ROTATION, WITHHOLDING, Fault, Found
+from .verifier import NEW_KEY, ROTATION, Fault, Found
 
 SCHEMA = "durable-runs/ledger/2"
 BODY_MEMBERS = {"statement", "comment", "signer_name", "mail_to"}
@@ -160,17 +160,6 @@ def rotate(new: SigningKey, *, by: str, at: datetime) -> LedgerEntry:
     entry = append(ROTATION, members, at=at)
     VerifyingKey.objects.create(key_id=new.key_id, public_key=new.public_key)
     LedgerHead.objects.update(key_id=new.key_id)
-    return entry
-
-
-def withhold(approval: Approval, *, by: str, at: datetime) -> LedgerEntry:
-    """Take what was said in clear about one approval out of the ledger, in the caller's transaction, and sign that this
-    was done. Records, digests and signatures stay, and verify."""
-    about = LedgerEntry.objects.filter(body__text__isnull=False, record__contains=f'"approval":{approval.pk},')
-    entries = list(about.order_by("sequence").values_list("sequence", "body_id"))
-    members = {"run": approval.run.key, "approval": approval.pk, "parts": ["bodies"], "by": by}
-    entry = append(WITHHOLDING, members | {"entries": [sequence for sequence, _ in entries]}, at=at)
-    LedgerBody.objects.filter(pk__in=[body for _, body in entries]).update(text=None)
     return entry
 
 

@@ -72,7 +72,7 @@ def withdraw(approval_id: int, **said: Any) -> Decision:
 
     def take(approval: Approval) -> Decision:
         # On no facts: it can be taken back also when they cannot be read.
-        facts = Facts(from_json(approval.facts), approval.facts, approval.facts_digest)
+        facts = Facts(from_json(approval.facts or "{}"), approval.facts, approval.facts_digest)
         with transaction.atomic():
             return _closed(approval, answer, facts, ApprovalStatus.WITHDRAWN)
 

@@ -64,8 +64,10 @@ class Comparison:
 
 
 def payload_lines(payload: str) -> list[Line]:
-    """The proposed action in words: its arguments first, then whatever else the bytes say."""
-    action = json.loads(payload)
+    """The proposed action in words: its arguments first, then whatever else the bytes say. None once it is withheld."""
+    action = json.loads(payload or "{}")
+    if not action:
+        return []
     arguments = action.pop("arguments", {})
     lines = list(_lines(arguments, "" if arguments else "Arguments"))
     return lines + (list(_lines(action, "")) if action else [])
@@ -80,8 +82,8 @@ def action_in_words(payload: str) -> Action:
 
 
 def comparisons(then: str, now: str) -> list[Comparison]:
-    """Each fact at asking beside the one now, differences first."""
-    before, after = json.loads(then), json.loads(now)
+    """Each fact at asking beside the one now, differences first. None of what was withheld."""
+    before, after = json.loads(then or "{}"), json.loads(now or "{}")
     return [
         Comparison(
             in_words(_bare(difference.name)),

@@ -33,6 +33,8 @@ EXPORT = b"durable-runs/export/v1\n"
 
 ROTATION, WITHHOLDING = "key-rotation", "withholding"
 """The kinds of entry that say something about other entries."""
+WITHHELD = "Withheld by retention"
+"""What stands where a statement or a comment stood. A payload or facts that were withheld are empty."""
 
 
 class Fault(IntEnum):
@@ -294,13 +296,20 @@ def decision_faults(name: str, told: Row, decision: Row, approval: Row, run: str
     if (told.get("approval"), told.get("run")) != (approval["id"], run):
         sentence = f"it was signed for approval {told.get('approval')} of run {told.get('run')}, and stands at "
         yield Found(Fault.FOREIGN, f"{name}: {sentence}approval {approval['id']} of run {run}.")
-    said = [told.get("signer_id"), told.get("verdict"), told.get("signed_at"), told.get("comment", decision["comment"])]
-    if said != [decision["user_id"], decision["verdict"], decision["decided_at"], decision["comment"]]:
+    said = [told.get("signer_id"), told.get("verdict"), told.get("signed_at")]
+    is_same = said == [decision["user_id"], decision["verdict"], decision["decided_at"]]
+    if not is_same or not _is_comment(told, decision, approval):
         yield Found(Fault.DECISION, f"{name}: the decision's row says something else than what was signed.")
     yield from _four_eyes_faults(name, told, approval)
     if any(told[member] != approval[column] for member, column in COLUMN_OF.items() if member in told):
         yield Found(Fault.DECISION, f"{name}: approval {approval['id']} asks for something else than what was signed.")
     yield from _content_faults(name, told, approval, is_last)
+
+
+def _is_comment(told: Row, decision: Row, approval: Row) -> bool:
+    """Does the row say what was signed, or, with an approval that was withheld, nothing?"""
+    comment = decision["comment"]
+    return told.get("comment", comment) == comment if approval["payload"] else comment in ("", WITHHELD)
 
 
 def _four_eyes_faults(name: str, told: Row, approval: Row) -> Iterator[Found]:
@@ -319,11 +328,11 @@ def _content_faults(name: str, told: Row, approval: Row, is_last: bool) -> Itera
     now = digest(payload) if payload else approval["payload_digest"]
     if {approval["payload_digest"], now} != {told.get("payload_digest")}:
         yield Found(Fault.PAYLOAD, f"{name}: the payload of approval {number} is not the one that was signed.")
-    if is_last and facts and digest(facts) != told.get("facts_digest"):
+    if is_last and (facts or payload) and digest(facts) != told.get("facts_digest"):
         yield Found(Fault.FACTS, f"{name}: the facts of approval {number} are not those that were signed.")
     if told.get("evidence_digest") != (digest(evidence) if (evidence := approval.get("evidence")) else None):
         yield Found(Fault.DECISION, f"{name}: the evidence of approval {number} is not the one that was signed.")
-    if told.get("statement", approval["statement"]) != approval["statement"]:
+    if payload and told.get("statement", approval["statement"]) != approval["statement"]:
         yield Found(Fault.STATEMENT, f"{name}: the statement of approval {number} is not the one that was signed.")
 
 
@@ -333,7 +342,7 @@ def statement_faults(approval: Row, templates: dict[str, str]) -> Iterator[Found
     template = templates.get(version)
     if template is None or digest(template) != version:
         yield Found(Fault.TEMPLATE, f"{name}: the template of its statement ({version[:12]}) is missing or another.")
-    elif approval["payload"] and statement_of(template, approval["payload"]) != approval["statement"]:
+    elif approval["statement"] != (statement_of(template, payload) if (payload := approval["payload"]) else WITHHELD):
         yield Found(
             Fault.STATEMENT, f"{name}: its statement is not what its template and its payload make; somebody read less."
         )
@@ -419,6 +428,7 @@ class Case:
         yield from self._order_faults()
         for entry in self.entries:
             yield from self._entry_faults(f"Entry {entry['sequence']}", entry)
+        yield from self._withholding_faults()
         yield from self._body_faults()
         for approval in self.approvals:
             yield from self._approval_faults(approval)
@@ -483,7 +493,7 @@ class Case:
             return
         if record.get("sequence") != number:
             yield Found(Fault.SWAPPED, f"{name}: its record is that of entry {record.get('sequence')}.")
-        if record.get("run") != self.run["key"] and record.get("kind") != ROTATION:
+        if not self._is_own(record):
             yield Found(Fault.FOREIGN, f"{name}: it belongs to run {record.get('run')}, not to {self.run['key']}.")
         if number > size:
             yield Found(Fault.APPENDED, f"{name} was appended behind the {size} entries that the checkpoint signs.")
@@ -496,8 +506,13 @@ class Case:
         if not placed:
             yield Found(Fault.CHAIN, f"{name}: it is not in the chain that the checkpoint signs, or not at its place.")
 
+    def _is_own(self, record: Row) -> bool:
+        if record.get("kind") == WITHHOLDING:
+            return bool(record.get("withholding") == self.run.get("withholding_id"))
+        return bool(record.get("kind") == ROTATION or record.get("run") == self.run["key"])
+
     def _body_faults(self) -> Iterator[Found]:
-        withheld = {number for told in self.told.values() for number in _withheld(told, "bodies", "entries")}
+        withheld = self._withheld("entries")
         for entry in self.entries:
             told = self.told.get(entry["sequence"], {})
             if "body_digest" not in told:
@@ -511,8 +526,7 @@ class Case:
 
     def _approval_faults(self, approval: Row) -> Iterator[Found]:
         number, payload = approval["id"], approval["payload"]
-        withheld = {told.get("approval") for told in self.told.values() if _withheld(told, "payload", "entries")}
-        if not payload and number in withheld:
+        if not payload and number in self._withheld("approvals"):
             self.notes.append(f"Approval {number}: payload withheld; its digest is signed.")
         elif digest(payload) != approval["payload_digest"]:
             yield Found(Fault.PAYLOAD, f"Approval {number}: its payload is not the one of its digest.")
@@ -531,6 +545,23 @@ class Case:
                 name, run = f"Entry {number}", self.run["key"]
                 yield from decision_faults(name, told, decision, approval, run, is_last=not later)
 
+    def _withheld(self, what: str) -> set[int]:
+        """The numbers of entries whose body, or of approvals whose values, an entry says to be withheld."""
+        return {number for told in self.told.values() if told.get("kind") == WITHHOLDING for number in told[what]}
+
+    def _withholding_faults(self) -> Iterator[Found]:
+        """Of a run that is said to be withheld an entry says so; of any other nothing is missing."""
+        act, key = self.run.get("withholding_id"), self.run["key"]
+        said = {told["withholding"]: told for told in self.told.values() if told.get("kind") == WITHHOLDING}
+        if act is None:
+            for call in self.calls:
+                if not call["request"]:
+                    yield Found(Fault.EFFECT, f"{call['key']}: its request is gone, and run {key} is not withheld.")
+        elif act in said:
+            self.notes.append(f"Run {key}: its values were withheld by retention on {said[act]['signed_at']}.")
+        else:
+            yield Found(Fault.BODY, f"Run {key}: its values are gone, and no entry says that they were withheld.")
+
     def _effect_faults(self) -> Iterator[Found]:
         spent = {approval["spent_key"]: approval for approval in self.approvals if approval["spent_key"]}
         for call in self.calls:
@@ -539,10 +570,6 @@ class Case:
             approval = spent.get(call["key"])
             if approval and call["kind"] == "effect" and call["digest"] != approval["payload_digest"]:
                 yield Found(Fault.EFFECT, f"{call['key']}: what was sent is not what approval {approval['id']} allows.")
-
-
-def _withheld(told: Row, part: str, member: str) -> list[int]:
-    return told[member] if told.get("kind") == WITHHOLDING and part in told["parts"] else []
 
 
 def _vote_faults(approval: Row, told: list[Row]) -> Iterator[Found]:

@@ -277,6 +277,8 @@ def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
 def payload(request: HttpRequest, pk: int) -> HttpResponse:
     """The exact bytes, unmarked and unwrapped."""
     approval = _approval(request, pk)
+    if not approval.payload:
+        raise Http404("The payload was withheld by retention.")
     return _download(approval.payload, f"{approval.run.key}-approval-{approval.pk}.json")
 
 

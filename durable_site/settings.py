@@ -29,6 +29,15 @@ def number(name: str, default: float) -> float:
         raise ImproperlyConfigured(f"{name} must be a number, not {text!r}.") from None
 
 
+def days_by_name(name: str) -> dict[str, int]:
+    """Days by the name of a workflow or team, from NAME=DAYS parts with commas between them."""
+    parts = [part for part in os.environ.get(name, "").split(",") if part.strip()]
+    try:
+        return {key.strip(): int(days) for key, days in (part.rsplit("=", 1) for part in parts)}
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must read like claim-payout=3650,reconcile-provider=30.") from None
+
+
 DEBUG = flag("DEBUG")
 
 
@@ -181,6 +190,16 @@ STRETCH = number("STRETCH", 2)
 WAIT_FOR_REPAIR = number("WAIT_FOR_REPAIR", 7 * 86400)
 STOP_GRACE = number("STOP_GRACE", 75)
 CANARY_EVERY = number("CANARY_EVERY", 15)
+
+# Traces by OpenTelemetry (docs/telemetry.md); where to is said by its own variables, OTEL_….
+TELEMETRY = flag("TELEMETRY")
+
+# Days that final runs are kept whole (docs/retention.md); 0 keeps them for ever.
+RETENTION_DAYS = int(number("RETENTION_DAYS", 0))
+RETENTION_DAYS_BY_WORKFLOW = days_by_name("RETENTION_DAYS_BY_WORKFLOW")
+RETENTION_DAYS_BY_TEAM = days_by_name("RETENTION_DAYS_BY_TEAM")
+if min(RETENTION_DAYS, *RETENTION_DAYS_BY_WORKFLOW.values(), *RETENTION_DAYS_BY_TEAM.values(), 0) < 0:
+    raise ImproperlyConfigured("RETENTION_DAYS and its kin are days: 0 (for ever), 1, 2, …")
 
 WORKERS = int(number("WORKERS", max(2, os.cpu_count() or 2)))
 WORKER_MEMORY = int(number("WORKER_MEMORY", 2048))  # MB of address space; 0 sets no limit

@@ -104,7 +104,7 @@ _EVERY = (
         "fork",
         "forked",
         repair.fork,
-        Q(status__in=[*FINAL, Status.DEAD]),
+        Q(status__in=[*FINAL, Status.DEAD], withholding=None),
         "It is done again from a step, as a new run with a key of its own. What came before is copied; no approval is "
         "inherited.",
         in_bulk=False,

@@ -8,7 +8,8 @@ from django.db.models import Q
 
 
 class Artefact(models.Model):
-    """A large value that a run keeps; its bytes are in the artefact storage. Append-only, as a checkpoint is.
+    """A large value that a run keeps; its bytes are in the artefact storage. Append-only, as a checkpoint is: only that
+    retention removed the file is noted later.
 
     Written after the bytes and before the checkpoint or call that names them: a row says that the run may read them and
     that whoever sees the run may download them. A step that was lost leaves what it kept.
@@ -21,8 +22,12 @@ class Artefact(models.Model):
     size = models.BigIntegerField(help_text="Bytes.")
     media_type = models.CharField(max_length=100)
     kept_at = models.DateTimeField()
+    removed_at = models.DateTimeField(
+        null=True, blank=True, help_text="When retention took the file, which no other run kept any more."
+    )
 
     class Meta:
+        indexes = [models.Index(fields=["sha256"], name="artefact_file", condition=Q(removed_at__isnull=True))]
         constraints = [
             models.UniqueConstraint(
                 fields=["run", "position", "sha256", "place", "media_type"], name="artefact_kept_once"

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 
 from . import downloads
 from .artefacts import Damaged, StorageAway
-from .downloads import NoSuchArtefact
+from .downloads import NoLongerKept, NoSuchArtefact
 from .errors import NoSuchRun
 
 
@@ -21,8 +21,8 @@ def artefact(request: HttpRequest, key: str, sha256: str) -> HttpResponseBase:
         download = downloads.take(key, sha256, by=request.user, actor="web")
     except (NoSuchRun, NoSuchArtefact) as stranger:
         raise Http404(str(stranger)) from None
-    except Damaged as damaged:
-        return _sorry(request, key, str(damaged), 410)
+    except (Damaged, NoLongerKept) as gone:
+        return _sorry(request, key, str(gone), 410)
     except StorageAway as away:
         return _sorry(request, key, str(away), 503)
     return StreamingHttpResponse(

@@ -151,6 +151,22 @@ def stream(about: About) -> Iterator[bytes]:
         yield last
 
 
+def is_there(sha256: str) -> bool:
+    """Whether a file of that name is stored. Raises StorageAway."""
+    try:
+        return _storage().exists(_name(sha256))
+    except Exception as error:
+        raise StorageAway("read", error) from error
+
+
+def remove(sha256: str) -> None:
+    """Delete the file, if there is one. The caller sees to it that nobody keeps it (pruning). Raises StorageAway."""
+    try:
+        _storage().delete(_name(sha256))
+    except Exception as error:
+        raise StorageAway("written", error) from error
+
+
 def _is_whole(storage: Storage, about: About) -> bool:
     name = _name(about.sha256)
     if storage.size(name) != about.size:

@@ -1,15 +1,17 @@
-"""The workflows that come with the engine: reconciliation, by itself, and bulk work. Registered at start-up.
+"""The workflows that come with the engine: reconciliation and retention, by themselves, and bulk work. Registered at
+start-up.
 
 Their steps ask providers, so none is atomic; each does a bounded amount of work, and the checkpoint says how far it
-came. May import workflows, waits, recurring, reconciliation, comparison, bulk.
+came. May import workflows, waits, recurring, reconciliation, comparison, bulk, retention, pruning.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from . import bulk, comparison, providers, reconciliation, recurring, tools
+from . import bulk, comparison, providers, pruning, reconciliation, recurring, retention, tools
 from .comparison import Comparison
 from .errors import ProviderDown
 from .models import database_clock
@@ -34,6 +36,9 @@ reconcile_provider = Workflow("reconcile-provider", title="Compare with what pro
 
 bulk_work = Workflow(bulk.WORKFLOW, title="Bulk work", caps=MANY_STEPS)
 
+keep_only_so_long = Workflow("retention", title="Withhold what is kept no longer", caps=MANY_STEPS)
+
+recurring.only_when("retention", lambda: bool(retention.configured().shortest))
 recurring.only_when("reconcile-unknown", reconciliation.is_anything_open)
 
 
@@ -54,6 +59,28 @@ def treat(ctx: Any) -> Goto | Finish:
     """Treat the chosen runs, one after the other"""
     after = bulk.work(ctx.run_key, ctx.state.get("after", 0), min(bulk.AT_WORK, _time_for(ctx)))
     return goto(treat, {"after": after}) if after is not None else finish(bulk.words(ctx.run_key))
+
+
+@keep_only_so_long.step
+def withhold(ctx: Any) -> Goto | dict[str, Any]:
+    """Take out the values of runs that are kept no longer"""
+    done, until = retention.Done(), time.monotonic() + _time_for(ctx)
+    while is_more := retention.withhold(retention.configured(), done, actor=ctx.run_key):
+        if time.monotonic() > until:
+            break
+    told = {"runs": ctx.state.get("runs", 0) + done.runs}
+    # What was locked waits for the next time: only a step that took something goes on at once.
+    return goto(withhold, told) if is_more and done.runs else told
+
+
+@keep_only_so_long.step
+def prune(ctx: Any) -> Finish:
+    """Remove files and rows that nothing needs any more"""
+    rule, files = retention.configured(), pruning.remove_files()
+    listed, sessions = pruning.delete(pruning.old_listed(rule)), pruning.delete(pruning.old_sessions())
+    pruning.forget_failures(rule)
+    told = {"files": files.removed, "away": files.away, "listed": listed, "sessions": sessions}
+    return finish(f"{ctx.state['runs']} runs withheld, {files.removed} files removed", told)
 
 
 @reconcile_provider.step

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.files.storage import FileSystemStorage, storages
 
+from . import otlp
 from .doorbell import longest_bell
 
 
@@ -30,6 +31,15 @@ def artefacts_can_be_written(app_configs: Any = None, **kwargs: Any) -> list[Che
         return []
     hint = f"Make {standing} writable for the runner, or set ARTEFACTS to a folder that is."
     return [Warning("The artefact storage cannot be written: steps with large values fail.", hint=hint, id="runs.W011")]
+
+
+@register()
+def telemetry_can_be_sent(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Told of, not refused: runs go on without it."""
+    if not settings.TELEMETRY or otlp.is_installed():
+        return []
+    hint = "pip install 'durable-runs[otel]', or set TELEMETRY=0."
+    return [Warning("TELEMETRY is on, and OpenTelemetry is not installed: nothing is sent.", hint=hint, id="runs.W012")]
 
 
 def _database_faults(database: dict[str, Any]) -> Iterator[CheckMessage]:

@@ -18,7 +18,7 @@ import select
 import signal
 import time
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -28,6 +28,7 @@ from django.utils import timezone
 from django_q.brokers.orm import ORM
 from django_q.cluster import Cluster
 from django_q.conf import Conf
+from django_q.models import Task
 from django_q.queues import Queue
 from django_q.signing import SignedPackage
 
@@ -297,6 +298,11 @@ class TiedCluster(Cluster):
 
     def sig_handler(self, signum: int, frame: Any) -> None:
         _stop[0] = 1
+
+
+def forget_failures(older_than: timedelta) -> int:
+    """Delete what the queue kept of tasks that failed in it so long ago; how many. It keeps no successes."""
+    return int(Task.objects.filter(stopped__lt=database_clock() - older_than).delete()[0])
 
 
 def longest_bell() -> int:

@@ -6,6 +6,7 @@ May import engine, lightening, artefacts, models.
 import mimetypes
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from . import artefacts, engine
@@ -18,6 +19,11 @@ from .models import Artefact, AuditEvent
 class NoSuchArtefact(RunError):
     def __init__(self, key: str, sha256: str) -> None:
         super().__init__(f"Run {key} keeps no artefact {sha256[:12]}….")
+
+
+class NoLongerKept(RunError):
+    def __init__(self, key: str, at: datetime) -> None:
+        super().__init__(f"What run {key} kept was withheld by retention on {at:%d %b %Y}. Its hash is still recorded.")
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,14 @@ class Download:
 def take(key: str, sha256: str, *, by: Any, actor: str = "") -> Download:
     """Let a person have an artefact of a run that he or she may see. Leaves an audit event.
 
-    Raises NoSuchRun, NoSuchArtefact, Damaged, StorageAway.
+    Raises NoSuchRun, NoSuchArtefact, NoLongerKept, Damaged, StorageAway.
     """
     run = engine.find(key, by)
     artefact = kept_by(run, sha256)
     if artefact is None:
         raise NoSuchArtefact(key, sha256)
+    if run.withholding is not None:
+        raise NoLongerKept(key, run.withholding.at)
     artefacts.check(_about(artefact))
     AuditEvent.objects.create(
         kind=AuditEvent.Kind.ARTEFACT_READ,

@@ -237,6 +237,8 @@ def locked(key: str, user: Any) -> Run:
 
 def _started_before(key: str, workflow: Workflow, text: str, team: Group) -> Run:
     run = Run.objects.get(key=key)
+    if run.withholding_id is not None:
+        raise AlreadyStarted(key, "input, or the same: retention withheld it")
     for difference, same in (
         ("workflow", run.workflow == workflow.name),
         ("input", run.input == json.loads(text)),

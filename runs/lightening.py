@@ -10,6 +10,8 @@ What is small is left alone at the price of a look at its length. May import art
 import logging
 from typing import Any
 
+from django.db import connection, transaction
+
 from . import artefacts
 from .artefacts import About, StorageAway
 from .errors import PermanentError
@@ -99,8 +101,10 @@ def lighten_outcome(run_id: int, position: int, tool: str, answer: dict[str, Any
 
 
 def keep_by_hand(run_id: int, position: int, about: About) -> None:
-    """Record that this run keeps an artefact whose bytes are stored."""
-    _record(run_id, position, [("by hand", about)])
+    """Record that this run keeps an artefact whose bytes are stored. Raises StorageAway where they were removed just
+    now."""
+    if not _record(run_id, position, [("by hand", about)]):
+        raise StorageAway("written", FileNotFoundError())
 
 
 # From rows
@@ -134,18 +138,43 @@ def _value_of(mark: dict[str, Any]) -> Any:
 
 
 def kept_by(run: Run, sha256: str) -> Artefact | None:
-    """The artefact of these bytes, if this run keeps it."""
+    """The artefact of these bytes, if this run keeps it, or kept it until its values were withheld."""
     return Artefact.objects.filter(run=run, sha256=sha256).order_by("pk").first()
 
 
-def _record(run_id: int, position: int, kept: list[tuple[str, About]]) -> None:
+def _record(run_id: int, position: int, kept: list[tuple[str, About]]) -> bool:
+    """Write down that the run keeps these, unless one of them was removed since it was stored: False, and nothing is
+    written."""
     # Not guarded by the fence: who keeps what is never wrong, and the outcome of an effect is recorded after a lost
     # lease too. A step that is tried again keeps the same things again.
     rows = [
         Artefact(run_id=run_id, position=position, place=place[:200], kept_at=DatabaseClock(), **about._asdict())
         for place, about in kept
     ]
-    Artefact.objects.bulk_create(rows, ignore_conflicts=True)
+    with transaction.atomic():
+        # Until this is committed no file of these is removed: it might be one that was found stored, and nobody kept.
+        _hold_files({about.sha256 for _, about in kept})
+        if not all(artefacts.is_there(about.sha256) for _, about in kept):
+            return False
+        Artefact.objects.bulk_create(rows, ignore_conflicts=True)
+    return True
+
+
+def claim_file(sha256: str) -> bool:
+    """Hold the file alone until the transaction ends, to remove it; False while somebody is naming it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended('artefact ' || %s, 0))", [sha256])
+        return bool(cursor.fetchone()[0])
+
+
+def _hold_files(names: set[str]) -> None:
+    """Hold these files until the transaction ends, with all others who name them; waits for whoever removes one."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_advisory_xact_lock_shared(hashtextextended('artefact ' || name, 0))) "
+            "FROM unnest(%s::text[]) AS name",
+            [sorted(names)],
+        )
 
 
 class _Bundle:
@@ -164,9 +193,13 @@ class _Bundle:
         return {MARK: about._asdict()}
 
     def store(self, run_id: int, position: int) -> None:
-        for _, about, content in self._found:
-            artefacts.keep(content, media_type=about.media_type)
-        _record(run_id, position, [(place, about) for place, about, _ in self._found])
+        for _ in range(2):
+            for _, about, content in self._found:
+                artefacts.keep(content, media_type=about.media_type)
+            reach("artefacts", position, "stored")
+            if _record(run_id, position, [(place, about) for place, about, _ in self._found]):
+                return
+        raise StorageAway("written", FileNotFoundError())
 
     def _member(self, member: Any, place: str) -> Any:
         if not isinstance(member, str | list | dict):

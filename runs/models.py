@@ -26,6 +26,7 @@ from .columns import DatabaseClock, DatabaseNow, JSONText
 from .errors import IllegalMove
 from .findings import Finding, Listed, Recurring  # noqa: F401 (Django looks for models here)
 from .operations import Batch, BatchItem, Tag  # noqa: F401 (and for these)
+from .retention_rows import Hold, Withholding  # noqa: F401 (and for these)
 from .states import FINAL, MOVES, CallKind, EffectState, Status, WaitKind
 from .watching import Alarm, AlarmRule, Notice, Sending, StepTime, Tally, Upkeep  # noqa: F401 (and here)
 
@@ -110,6 +111,15 @@ class Run(models.Model):
     rung_at = models.DateTimeField(null=True, blank=True, help_text="When the sweep last rang for it.")
     created_at = models.DateTimeField(db_default=DatabaseNow())
     finished_at = models.DateTimeField(null=True, blank=True)
+    withholding = models.ForeignKey(
+        Withholding,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="runs",
+        db_index=False,
+        help_text="The act of retention that took its values out; empty while they are kept.",
+    )
 
     objects = RunQuerySet.as_manager()
 
@@ -132,6 +142,13 @@ class Run(models.Model):
                 name="run_unfit",
                 condition=Q(status=Status.WAITING, wait_kind=WaitKind.MIGRATION),
             ),
+            # What retention looks along: an entry comes when a run ends and goes when its values do.
+            models.Index(
+                fields=["finished_at", "id"],
+                name="run_kept",
+                condition=Q(finished_at__isnull=False, withholding__isnull=True),
+            ),
+            models.Index(fields=["forked_from"], name="run_fork_of", condition=Q(forked_from__isnull=False)),
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
@@ -384,6 +401,9 @@ class AuditEvent(models.Model):
         WAIT_EXTENDED = "wait-extended", "Wait extended"
         EXPORTED = "exported", "List exported"
         READ = "read", "Personal data read"
+        WITHHELD = "withheld", "Withheld by retention"
+        HELD = "held", "Held from retention"
+        RELEASED = "released", "Released to retention"
 
     at = models.DateTimeField(db_default=DatabaseNow())
     kind = models.CharField(max_length=24, choices=Kind)

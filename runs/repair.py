@@ -230,6 +230,10 @@ def fork(
         run = locked(key, by)
         if run.status not in FINAL and run.status != Status.DEAD:
             raise IllegalMove(key, _standing(run), "forked; cancel it first")
+        if run.withholding is not None:
+            raise BadRequest(
+                f"Run {key} cannot be forked: its values were withheld by retention on {run.withholding.at:%d %b %Y}."
+            )
         step = _step_at(run, position)
         _check_repeated(run, position, repeating or [])
         given = run.input if input is None else input

@@ -21,7 +21,7 @@ from approvals.facts import current, facts
 from approvals.gate import ask
 from approvals.models import Approval, ApprovalStatus, Decision, LedgerEntry
 from approvals.testing import answer
-from runs import engine, tools, workflows
+from runs import engine, pruning, retention, tools, workflows
 from runs.lease import Lease
 from runs.models import Run
 from runs.sweep import close_overdue_waits
@@ -206,6 +206,16 @@ def holding(database: Any, statement: str, *values: Any) -> Iterator[psycopg.Con
     with psycopg.connect(database.url) as other:
         other.execute(statement, values)
         yield other
+
+
+def withhold(days: int = 30, **options: Any) -> retention.Done:
+    """All that retention does, `days` and some hours from where the clock really is."""
+    move_clock(timedelta(days=days, hours=3))
+    done = retention.Done()
+    while retention.withhold(retention.Rule(days), done, actor="test", **options):
+        pass
+    pruning.remove_files()
+    return done
 
 
 def holding_run(database: Any, run_id: int) -> Any:

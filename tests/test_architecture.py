@@ -24,6 +24,7 @@ FLOORS = {
             "runs.outcomes",
             "runs.artefacts",
             "runs.storage",
+            "runs.otlp",
         },
         {
             "runs.models",
@@ -32,6 +33,7 @@ FLOORS = {
             "runs.artefact_rows",
             "runs.operations",
             "runs.watching",
+            "runs.retention_rows",
             "runs.stuck",
         },
         {"runs.workflows", "runs.tools", "runs.waits", "runs.doorbell"},
@@ -57,6 +59,9 @@ FLOORS = {
             "runs.downloads",
             "runs.selection",
             "runs.upkeep",
+            "runs.retention",
+            "runs.pruning",
+            "runs.telemetry",
             "runs.tallies",
             "runs.alerts",
             "runs.notices",
@@ -126,6 +131,7 @@ FLOORS = {
             "approvals.escalation",
             "approvals.export",
             "approvals.workflows",
+            "approvals.withholding",
             "approvals.checks",
         },
         {

@@ -5,14 +5,12 @@ from datetime import timedelta
 
 import pytest
 from browsing import HTMX, browser, decide, form, text
-from django.db import transaction
 from django.test import Client
-from stage import Stage, fresh, tamper
+from stage import Stage, fresh, tamper, withhold
 
-from approvals import ledger
 from approvals.models import Decision
 from approvals.testing import answer
-from runs.models import database_clock
+from runs import engine
 from runs.testing import move_clock
 
 
@@ -166,8 +164,8 @@ def test_an_approval_s_receipt_is_that_of_its_last_signature_and_names_the_other
 
 def test_a_receipt_whose_body_is_withheld_says_so_and_holds(approval, people):
     entry = answer(approval, people.adjuster, comment="private words").entry
-    with transaction.atomic():
-        ledger.withhold(approval, by="test", at=database_clock())
+    engine.cancel(approval.run.key, why="to end it")
+    withhold()
     shown = text(browser(people.adjuster).get(f"/receipts/{entry.pk}/"))
     assert "What was said in clear is withheld" in shown
     assert "Not valid" not in shown

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from django.db import transaction
-from stage import Stage, four_entries, question, shown, tamper
+from stage import Stage, four_entries, question, shown, tamper, withhold
 
 from approvals import checkpoints, export, ledger, proposals, verifier
 from approvals.merkle import Frontier, Tree
@@ -481,16 +481,18 @@ def test_a_noted_checkpoint_that_was_forged_is_not_believed(chain):
 
 
 def test_a_withheld_body_is_told_and_the_rest_still_verifies(chain):
-    approval = Approval.objects.get(run__key="rejected")
-    with transaction.atomic():
-        ledger.withhold(approval, by="test", at=database_clock())
-    assert LedgerBody.objects.filter(text__isnull=True).count() == 1
+    assert withhold().runs == 4
+    assert LedgerBody.objects.filter(text__isnull=True).count() == 4
     verdict = ledger.verify()
-    assert (verdict.problems, verdict.withheld) == ([], 1)
+    assert (verdict.problems, verdict.withheld) == ([], 4)
     packed = export.of_run("rejected", by=None, actor="test")
-    found, notes = verifier.check(packed, trust_now())
-    assert (found, notes) == ([], ["Entry 2: body withheld; its digest is signed."])
-    assert all(b"Pay 1,840.00" not in entry for entry in [verifier.unpack(packed)["entries.json"]])
+    found, (run, entry, approval) = verifier.check(packed, trust_now())
+    assert (found, run.startswith("Run rejected: its values were withheld by retention on ")) == ([], True)
+    assert entry == "Entry 2: body withheld; its digest is signed."
+    assert approval == "Approval 2: payload withheld; its digest is signed."
+    files = verifier.unpack(packed)
+    assert not [name for name, file in files.items() if b"Pay 1,840.00" in file or b"the payee is unknown" in file]
+    assert b"Body withheld by retention on " in files["README.txt"]
 
 
 def test_a_body_that_is_gone_without_a_word_is_found(chain, database):
