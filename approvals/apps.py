@@ -13,8 +13,8 @@ class ApprovalsConfig(AppConfig):
     def ready(self) -> None:
         from runs import sweep
 
-        # They register system checks, the wait kind "approval" and what is measured.
-        from . import checks, escalation, gate, measures  # noqa: F401
+        # They register system checks, the wait kind "approval", what is measured and what is made up.
+        from . import checks, escalation, gate, measures, seeding  # noqa: F401
         from .signing import BadSigningKey, configured_signing_key
 
         sweep.also("climbed", escalation.fire_due)

@@ -124,8 +124,9 @@ class Run(models.Model):
             models.Index(fields=["id"], name="run_ready", condition=Q(status=Status.READY)),
             models.Index(fields=["team", "status", "id"], name="run_of_team_by_status"),
             models.Index(fields=["status", "id"], name="run_by_status"),
-            # Not by id too: equal entries share their place, and a rare workflow's few runs are quickly sorted.
-            models.Index(fields=["workflow", "version"], name="run_of_workflow"),
+            # Every list is looked along by one of these: the console takes each combination before the id by itself.
+            models.Index(fields=["workflow", "version", "team", "status", "id"], name="run_by_workflow"),
+            models.Index(fields=["wait_kind", "team", "status", "id"], name="run_by_wait", condition=~Q(wait_kind="")),
             models.Index(
                 fields=["workflow", "version"],
                 name="run_unfit",

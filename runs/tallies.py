@@ -136,6 +136,11 @@ def count_up(state: dict[str, Any]) -> bool:
     return until < end
 
 
+def counted_until(state: dict[str, Any]) -> datetime:
+    """From where on a look that left this state will count again: what is before it is settled."""
+    return datetime.fromisoformat(state["from"])
+
+
 def floor(at: datetime, width: timedelta) -> datetime:
     """The beginning of the slot of that width in which this instant lies; slots count from midnight, UTC."""
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -145,7 +150,7 @@ def floor(at: datetime, width: timedelta) -> datetime:
 def _from(state: dict[str, Any], now: datetime) -> datetime:
     """The first slot that is not settled; at the very first look that of the first row, within the days looked at."""
     if "from" in state:
-        since = datetime.fromisoformat(state["from"]).astimezone(now.tzinfo)
+        since = counted_until(state).astimezone(now.tzinfo)
         # Whoever is behind begins with a whole hour, whose slots may be forgotten by now.
         return since if now - since < HOUR else floor(since, HOUR)
     first = Transition.objects.order_by("id").values_list("at", flat=True).first()
