@@ -13,7 +13,7 @@ from . import alarms, timeline, workflows
 from .models import AuditEvent, Run, Transition
 from .timeline import Timeline
 
-WINDOW = 200
+WINDOW = 100
 """Positions that a page shows of a run; the admin has them all."""
 
 

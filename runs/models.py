@@ -119,7 +119,12 @@ class Run(models.Model):
             ("view_all_teams", "Can see the runs of all teams"),
         ]
         indexes = [
-            models.Index(fields=["due_at"], name="run_due", condition=Q(status__in=[Status.SLEEPING, Status.WAITING])),
+            models.Index(
+                fields=["due_at"],
+                include=["status"],
+                name="run_due",
+                condition=Q(status__in=[Status.SLEEPING, Status.WAITING]),
+            ),
             # Ids ascend although lists descend: new entries come at the end of their part, which packs pages tight.
             models.Index(fields=["id"], name="run_ready", condition=Q(status=Status.READY)),
             models.Index(fields=["team", "status", "id"], name="run_of_team_by_status"),

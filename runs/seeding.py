@@ -32,6 +32,7 @@ class Amount:
     days: float = 60
     teams: int = 20
     long_steps: int = 1000
+    part: int = PART
 
     @property
     def runs(self) -> int:
@@ -202,7 +203,7 @@ _statements = [_CHECKPOINTS, _MOVES, _CALLS, _REUSED]
 
 
 def also(statement: str) -> None:
-    """Have another app's rows made for the seeded runs whose id is above %(after)s."""
+    """Have another app's rows made too: a statement about the seeded runs whose id is above %(after)s."""
     _statements.append(statement)
 
 
@@ -218,7 +219,7 @@ def holds_real_runs() -> bool:
 def seed(amount: Amount, tell: Callable[[int], object]) -> None:
     """Make what is missing of this many runs, and tell after each part how many there are."""
     teams = [Group.objects.get_or_create(name=f"{PREFIX}team-{number + 1}")[0].pk for number in range(amount.teams)]
-    for first, last in _parts(_made(), amount.runs):
+    for first, last in _parts(_made(), amount):
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = off")
             cursor.execute("SELECT coalesce(max(id), 0) FROM runs_run")
@@ -235,16 +236,23 @@ def seed(amount: Amount, tell: Callable[[int], object]) -> None:
 def count_up(tell: Callable[[float], object]) -> None:
     """Count the seeded runs into the tallies, from the beginning, as the sweep would do over many looks; tell after
     each look how much of the time is counted, from 0 to 1."""
+    anew = {"state": {}, "due_at": DatabaseNow()}
     Upkeep.objects.update_or_create(
-        name="tallies", defaults={"state": {}, "due_at": DatabaseNow()}, create_defaults={"every": timedelta(minutes=1)}
+        name="tallies", defaults=anew, create_defaults=anew | {"every": timedelta(minutes=1)}
     )
     begun: Any = None
-    while True:
-        upkeep.do("tallies", now=True)
-        row: Any = Upkeep.objects.get(name="tallies")
+    for row in _looks():
         at = tallies.counted_until(row.state)
         begun = begun or at
         tell((at - begun) / max(row.done_at - begun, timedelta(seconds=1)))
+
+
+def _looks() -> Iterator[Any]:
+    """The tallies' row after each look, until nothing is left behind."""
+    while True:
+        upkeep.do("tallies", now=True)
+        row: Any = Upkeep.objects.get(name="tallies")
+        yield row
         if row.due_at > row.done_at:
             return
 
@@ -255,9 +263,9 @@ def _made() -> int:
     return int(last[0].removeprefix("seed-")) if last else 0
 
 
-def _parts(made: int, runs: int) -> Iterator[tuple[int, int]]:
-    for first in range(made + 1, runs + 1, PART):
-        yield first, min(runs, first + PART - 1)
+def _parts(made: int, amount: Amount) -> Iterator[tuple[int, int]]:
+    for first in range(made + 1, amount.runs + 1, amount.part):
+        yield first, min(amount.runs, first + amount.part - 1)
 
 
 def _make_long_run(steps: int, team: int) -> None:
