@@ -194,8 +194,9 @@ def _sum_up(since: datetime, until: datetime) -> None:
     """Every wider slot that this time touches, as a whole."""
     for of, into, width in _WIDER:
         begin, end = floor(since, width), max(until, floor(since, width) + width)
-        values = {"figures": [*_SOURCES, *SAMPLES], "of": of, "into": into, "stride": width}
-        Tally.objects.filter(figure__in=values["figures"], width=into, slot__gte=begin, slot__lt=end).delete()
+        figures = [*_SOURCES, *SAMPLES]
+        values: dict[str, Any] = {"figures": figures, "of": of, "into": into, "stride": width}
+        Tally.objects.filter(figure__in=figures, width=into, slot__gte=begin, slot__lt=end).delete()
         with connection.cursor() as cursor:
             cursor.execute(_SUM_UP, values | {"since": begin, "until": end})
 

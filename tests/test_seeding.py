@@ -2,15 +2,19 @@
 many of them no page of the operators reads a whole table."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from django.core.management import CommandError, call_command
 from racing import is_whole
 
 from approvals.models import Approval, InboxEntry
+from runs import console as lists
 from runs import seeding
+from runs.choice import Choice
 from runs.engine import start
 from runs.models import Call, Checkpoint, Run, Tag, Tally
+from runs.narrowing import LOOKED, chosen
 from runs.seeding import Amount
 from runs.states import EffectState, Status, WaitKind
 from tests.bench import console
@@ -102,3 +106,34 @@ def test_no_page_reads_a_whole_table_among_very_many_runs(very_many):
         for name, address in reader.addresses.items():
             read = whole_tables_read(reader.client, address, console.GROWING, **reader.headers)
             assert read == {}, f"{reader.title}: {name}"
+
+
+def walked(user, choice: Choice) -> tuple[list[int], int]:
+    """Every run on the pages from the newest to the oldest, or back, and how many of the pages were looked in part."""
+    back, seen, parts = choice.before is not None, [], 0
+    while True:
+        page = lists.page(user, choice)
+        keys = [row.run.pk for row in page.rows]
+        seen = keys + seen if back else seen + keys
+        parts += page.found.looked_to is not None
+        following = page.newer if back else page.older
+        if not following:
+            return seen, parts
+        choice = replace(choice, before=following) if back else replace(choice, after=following)
+
+
+def test_what_very_many_runs_have_is_looked_through_in_parts_and_no_run_is_skipped_or_shown_twice(people):
+    seed(Amount(finished=43_000, live=2_000))
+    assert Tag.objects.filter(name="region", value="coast").count() > LOOKED
+    choice = Choice(tag="region=coast", workflow="seeded-payout", version="1", status="cancelled")
+    expected = list(chosen(people.auditor, choice).order_by("-pk").values_list("pk", flat=True))
+    assert len(expected) > 100
+    # The newest LOOKED runs with this tag have later versions: the first page finds none, and says where to go on.
+    assert lists.page(people.auditor, choice).rows == []
+    for start_at in (choice, replace(choice, before=0), replace(choice, tag="coast")):
+        seen, parts = walked(people.auditor, start_at)
+        assert seen == expected
+        assert parts > 0
+    assert lists.page(people.auditor, Choice(search="seed-")).found.is_part
+    assert not lists.page(people.auditor, Choice(search="seed-4499")).found.is_part
+    assert next(row.run.key for row in lists.page(people.auditor, Choice(search="seed-4499")).rows) == "seed-44999"
