@@ -13,8 +13,8 @@ class ApprovalsConfig(AppConfig):
     def ready(self) -> None:
         from runs import sweep
 
-        # They register system checks, the wait kind "approval", what is measured and what retention takes out.
-        from . import checks, escalation, gate, measures, withholding  # noqa: F401
+        # They register system checks, the wait kind "approval", what is measured, made up and taken out by retention.
+        from . import checks, escalation, gate, measures, seeding, withholding  # noqa: F401
         from .signing import BadSigningKey, configured_signing_key
 
         sweep.also("climbed", escalation.fire_due)

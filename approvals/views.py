@@ -17,9 +17,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_safe
 from django_htmx.http import HttpResponseClientRedirect
 
-from runs import history
-from runs.fragments import answer, count, wants_fragment
-from runs.models import Alarm, Finding, Run, database_clock
+from runs import history, narrowing, stuck
+from runs.fragments import COUNT_LIMIT, answer, count, wants_fragment
+from runs.models import Alarm, Finding, database_clock
 
 from . import answers, assignment, checkpoints, decisions, facts, inbox, ledger, passwords, precedents, reading
 from .decisions import DecisionRefused
@@ -57,7 +57,7 @@ class Navigation:
 
     @cached_property
     def stuck(self) -> int:
-        return count(Run.objects.visible_to(self.user).stuck())
+        return stuck.count(narrowing.teams_of(self.user), COUNT_LIMIT)
 
     @cached_property
     def alarms(self) -> int:

@@ -1,136 +1,30 @@
-"""The runs console: which runs a list shows, from where on, how many there are, and the same as CSV. Questions only.
+"""The runs console: the page of a list with its rows and sentences, how many runs are in each tab, and the list as CSV.
+Questions only.
 
-Pages are cut by key in both directions, so nothing is skipped or shown twice while runs come and go. Every choice is in
-the address: a link is a saved view. May import engine, timeline, workflows, models, states, fragments.
+Pages are cut by key in both directions, so nothing is skipped or shown twice while runs come and go. May import choice,
+narrowing, engine, timeline, workflows, models, states, fragments.
 """
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.contrib.auth.models import Group
-from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q
-from django.http import QueryDict
+from django.db import transaction
 
-from . import engine, timeline, workflows
+from . import engine, narrowing, stuck, timeline, workflows
+from .choice import AGE_TITLES, TABS, Choice, Tab  # noqa: F401 (what its pages speak of)
 from .fragments import ROWS, count
-from .models import AuditEvent, Call, DatabaseNow, Run, RunQuerySet, Tag
-from .states import Status, WaitKind
+from .models import AuditEvent, DatabaseNow, Run, RunQuerySet
+from .narrowing import Found, Span, chosen  # noqa: F401
+from .states import Status
 
 COUNT_LIMIT = 10_000
 """Counts are taken no further, and then read "10,000+"."""
-MOST_PARTS = 100
-"""Teams times statuses up to which each is looked through by itself."""
 CHUNK = 2000
 """Rows that an export holds at a time."""
-
-
-class Tab(NamedTuple):
-    name: str
-    title: str
-    statuses: tuple[Status, ...] = ()
-    is_bad: bool = False
-
-
-TABS = (
-    Tab("all", "All"),
-    Tab("working", "At work", (Status.READY, Status.RUNNING)),
-    Tab("waiting", "Waiting", (Status.WAITING,)),
-    Tab("sleeping", "Sleeping", (Status.SLEEPING,)),
-    Tab("stuck", "Stuck", is_bad=True),
-    Tab("overdue", "Overdue", is_bad=True),
-    Tab("dead", "Dead letter", (Status.DEAD,), is_bad=True),
-    Tab("paused", "Paused", (Status.PAUSED,)),
-    Tab("completed", "Completed", (Status.COMPLETED,)),
-    Tab("expired", "Expired", (Status.EXPIRED,)),
-    Tab("cancelled", "Cancelled", (Status.CANCELLED,)),
-)
-AGES = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
-AGE_TITLES = {"1h": "1 hour", "1d": "1 day", "7d": "7 days", "30d": "30 days"}
-
-_NEWEST_BEFORE = """
-WITH RECURSIVE halves(low, high) AS (
-  SELECT 0::bigint, coalesce(max(id), 0) FROM runs_run
-  UNION ALL
-  SELECT CASE WHEN is_before THEN middle ELSE low END, CASE WHEN is_before THEN high ELSE middle - 1 END
-    FROM (SELECT low, high, (low + high + 1) / 2 AS middle FROM halves WHERE low < high) AS half,
-         LATERAL (SELECT coalesce((SELECT created_at <= runs_now() - make_interval(secs => %s)
-                                     FROM runs_run WHERE id <= middle ORDER BY id DESC LIMIT 1), true)) AS at(is_before)
-) SELECT max(low) FROM halves
-"""
-"""Ids grow with time, so the newest run of that age is found by halving: no list and no index of times is needed."""
-SLACK = timedelta(minutes=1)
-"""By how much the order of ids and that of starting times may differ."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the address asks for; anything it should not ask for is taken as the default."""
-
-    status: str = "all"
-    search: str = ""
-    workflow: str = ""
-    version: str = ""
-    team: str = ""
-    tag: str = ""
-    age: str = ""
-    wait: str = ""
-    after: int | None = None
-    before: int | None = None
-
-    @classmethod
-    def of(cls, query: QueryDict) -> "Choice":
-        words = {name: query.get(asked, "").strip().replace("\0", "")[:310] for name, asked in ASKED.items()}
-        words["status"] = words["status"] if words["status"] in {tab.name for tab in TABS} else "all"
-        words["age"] = words["age"] if words["age"] in AGES else ""
-        words["wait"] = words["wait"] if words["wait"] in WaitKind.values else ""
-        words["version"] = words["version"] if _number(words["version"], 5) is not None else ""
-        return cls(**words, after=_number(query.get("after", "")), before=_number(query.get("before", "")))
-
-    @property
-    def tab(self) -> Tab:
-        return next(tab for tab in TABS if tab.name == self.status)
-
-    @property
-    def filters(self) -> dict[str, str]:
-        """What narrows the tab, by the names that the address has for it."""
-        given = {ASKED[item.name]: getattr(self, item.name) for item in fields(self) if item.name in ASKED}
-        return {name: value for name, value in given.items() if value and name != "status"}
-
-    @property
-    def hidden(self) -> dict[str, str]:
-        """What a form has to carry so that it speaks of the same runs."""
-        return {"status": self.status} | self.filters
-
-    @property
-    def cut(self) -> dict[str, int | None]:
-        return {"after": self.after, "before": self.before}
-
-    def whole(self) -> "Choice":
-        return replace(self, after=None, before=None)
-
-    def address(self, **changes: Any) -> str:
-        """The query string of this choice with some changes; a change of anything starts at the first page again."""
-        query = QueryDict(mutable=True)
-        query.update({name: str(value) for name, value in (self.hidden | changes).items() if value})
-        return f"?{query.urlencode()}"
-
-
-ASKED = {
-    "status": "status",
-    "search": "q",
-    "workflow": "workflow",
-    "version": "version",
-    "team": "team",
-    "tag": "tag",
-    "age": "age",
-    "wait": "wait",
-}
-"""The members of a choice by the names that an address has for them."""
 
 
 @dataclass(frozen=True)
@@ -160,74 +54,7 @@ class Page:
     rows: list[Row]
     older: int
     newer: int
-
-
-# Which runs
-
-
-def chosen(user: Any, choice: Choice) -> RunQuerySet:
-    """All runs of the choice that the person may see, whatever page is looked at."""
-    return _sought(in_tab(Run.objects.visible_to(user), choice.tab), choice)
-
-
-def _sought(runs: RunQuerySet, choice: Choice) -> RunQuerySet:
-    runs = _narrowed(runs, choice)
-    return _found(runs, choice.search) if choice.search else runs
-
-
-def in_tab(runs: RunQuerySet, tab: Tab) -> RunQuerySet:
-    if tab.name == "stuck":
-        return runs.stuck()
-    if tab.name == "overdue":
-        return runs.overdue()
-    return runs.filter(status__in=tab.statuses) if tab.statuses else runs
-
-
-def _narrowed(runs: RunQuerySet, choice: Choice) -> RunQuerySet:
-    wanted = {"workflow": choice.workflow, "version": choice.version, "wait_kind": choice.wait}
-    runs = runs.filter(**{column: value for column, value in wanted.items() if value})
-    if choice.team:
-        # By its number, so that the planner knows how many that are.
-        runs = runs.filter(team_id=_team(choice.team))
-    if choice.tag:
-        runs = runs.filter(_tagged(choice.tag))
-    if choice.age:
-        age = AGES[choice.age]
-        runs = runs.filter(created_at__lte=DatabaseNow() - age, pk__lte=_newest_of(age))
-    return runs
-
-
-def _found(runs: RunQuerySet, search: str) -> RunQuerySet:
-    """By an idempotency key or its beginning, by the beginning of a run's key, or by the value of a tag."""
-    run_key, colon, _ = search.partition(":")
-    if colon:
-        calls = Call.objects.filter(run=OuterRef("pk"), key__startswith=search)
-        return runs.filter(Exists(calls), key=run_key.lower())
-    tagged = Tag.objects.filter(value=search).values("run_id")
-    if not search.isascii():
-        return runs.filter(pk__in=tagged)
-    matching = Run.objects.filter(key__startswith=search.lower()).order_by().values("pk")
-    return runs.filter(pk__in=matching.union(tagged, all=True))
-
-
-def _tagged(tag: str) -> Exists:
-    name, equals, value = tag.partition("=")
-    wanted = {"name": name.strip(), "value": value.strip()} if equals else {"value": tag}
-    return Exists(Tag.objects.filter(run=OuterRef("pk"), **wanted))
-
-
-def _team(name: str) -> int:
-    return Group.objects.filter(name=name).values_list("pk", flat=True).first() or 0
-
-
-def _newest_of(age: timedelta) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(_NEWEST_BEFORE, [(age - SLACK).total_seconds()])
-        return cursor.fetchone()[0]
-
-
-def _number(word: str, digits: int = 18) -> int | None:
-    return int(word) if word.isascii() and word.isdecimal() and len(word) <= digits else None
+    found: Found
 
 
 # Pages and counts
@@ -235,41 +62,38 @@ def _number(word: str, digits: int = 18) -> int | None:
 
 def page(user: Any, choice: Choice) -> Page:
     """The page of the choice, the newest run first."""
-    if choice.before is not None:
-        found = _first(user, choice, Q(pk__gt=choice.before), "pk")
-        more_newer, more_older = len(found) > ROWS, True
-        found = found[:ROWS][::-1]
+    upward = choice.before is not None
+    if upward:
+        span = Span(above=choice.before or 0, is_upward=True)
     else:
-        found = _first(user, choice, Q() if choice.after is None else Q(pk__lt=choice.after), "-pk")
-        more_newer, more_older = choice.after is not None, len(found) > ROWS
-        found = found[:ROWS]
-    older, newer = (found[-1].pk, found[0].pk) if found else (0, 0)
-    return Page(list(_rows(found)), older if more_older else 0, newer if more_newer else 0)
+        span = Span() if choice.after is None else Span(below=choice.after)
+    found = narrowing.found(user, choice, span, ROWS + 1)
+    runs = Run.objects.filter(pk__in=found.ids[:ROWS]).select_related("team").annotate(now=DatabaseNow())
+    rows = list(_rows(list(runs.defer("input", "tags", "wait_terms", "caps").order_by("-pk"))))
+    return _cut(rows, found, upward=upward, is_first=choice.after is None)
 
 
-def _first(user: Any, choice: Choice, cut: Q, order: str) -> list[Run]:
-    """One page's rows and one more, in that order."""
-    found = [part.filter(cut).order_by(order).values("pk")[: ROWS + 1] for part in _parts(user, choice)]
-    ids = found[0].union(*found[1:], all=True) if len(found) > 1 else found[0]
-    rows = Run.objects.filter(pk__in=ids).select_related("team").annotate(now=DatabaseNow()).order_by(order)
-    return list(rows.defer("input", "tags", "wait_terms", "caps")[: ROWS + 1])
-
-
-def _parts(user: Any, choice: Choice) -> list[RunQuerySet]:
-    """What makes up the choice. Under a status a member's runs are looked for team by team: each part is then read from
-    its index in order, where all of them together would be read whole and sorted."""
-    if user.is_active and choice.tab.statuses and not choice.search and not user.has_perm("runs.view_all_teams"):
-        teams = user.groups.values_list("pk", flat=True)
-        each = [Run.objects.filter(team_id=team, status=status) for team in teams for status in choice.tab.statuses]
-        if 0 < len(each) <= MOST_PARTS:
-            return [_sought(part, choice) for part in each]
-    return [chosen(user, choice)]
+def _cut(rows: list[Row], found: Found, *, upward: bool, is_first: bool) -> Page:
+    """Where the neighbouring pages begin: at the outermost rows, or where the look ended."""
+    oldest, newest = (rows[-1].run.pk, rows[0].run.pk) if rows else (0, 0)
+    goes_on = len(found.ids) > ROWS or found.looked_to is not None
+    if upward:
+        newest = found.looked_to or newest
+        return Page(rows, oldest, newest if goes_on else 0, found)
+    oldest = found.looked_to or oldest
+    return Page(rows, oldest if goes_on else 0, 0 if is_first else newest, found)
 
 
 def tabs(user: Any) -> list[tuple[Tab, int]]:
     """Each tab and how many runs of the person's teams are in it, whatever is searched for."""
-    visible = Run.objects.visible_to(user)
-    return [(tab, count(in_tab(visible, tab), COUNT_LIMIT)) for tab in TABS]
+    teams = narrowing.teams_of(user)
+    return [(tab, _counted(tab, teams)) for tab in TABS]
+
+
+def _counted(tab: Tab, teams: list[int] | None) -> int:
+    if tab.name == "stuck":
+        return stuck.count(teams, COUNT_LIMIT)
+    return count(narrowing.in_tab(narrowing.of_teams(teams), tab), COUNT_LIMIT)
 
 
 def _rows(runs: list[Any]) -> Iterator[Row]:
@@ -313,7 +137,7 @@ def export(user: Any, choice: Choice) -> Iterator[str]:
     AuditEvent.objects.create(
         kind=AuditEvent.Kind.EXPORTED, detail=f"runs as CSV: {choice.whole().address()}", user=user, actor="web"
     )
-    return _lines(chosen(user, choice).select_related("team").defer("input", "caps").order_by("-pk"))
+    return _lines(narrowing.chosen(user, choice).select_related("team").defer("input", "caps").order_by("-pk"))
 
 
 def _lines(runs: RunQuerySet) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The pages of the runs console: the list with its tabs and filters, its rows alone, and the same as CSV.
 
-A view never writes: it parses, asks console, and renders. May import console, actions, fragments, workflows.
+A view never writes: it parses, asks console, and renders. May import console, narrowing, actions, fragments,
+workflows.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from .actions import BULK
 from .console import AGE_TITLES, COUNT_LIMIT, Choice
 from .fragments import answer
 from .models import database_clock
+from .narrowing import LOOKED
 from .states import WaitKind
 
 
@@ -42,6 +44,7 @@ def _context(request: HttpRequest) -> dict[str, Any]:
     page = console.page(request.user, choice)
     may = request.user.has_perm("runs.operate_run")
     shown = {"choice": choice, "rows": page.rows, "older": page.older, "newer": page.newer, "following": page.older}
+    shown |= {"looked": page.found, "look_limit": f"{LOOKED:,}"}
     counted = {"tabs": console.tabs(request.user), "count_limit": COUNT_LIMIT}
     return shown | counted | _offered(request, choice) | {"bulk": list(BULK.values()) if may else []}
 

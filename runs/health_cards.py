@@ -158,10 +158,10 @@ def _waits(over: Period) -> Iterator[Card]:
     waiting, now = Run.objects.filter(status=Status.WAITING), DatabaseNow()
     soon, day = now + timedelta(hours=2), now + DAY
     counts = waiting.aggregate(
-        past=Count("pk", filter=Q(due_at__lte=now)),
-        soon=Count("pk", filter=Q(due_at__gt=now, due_at__lte=soon)),
-        day=Count("pk", filter=Q(due_at__gt=soon, due_at__lte=day)),
-        later=Count("pk", filter=Q(due_at__gt=day)),
+        past=Count("due_at", filter=Q(due_at__lte=now)),
+        soon=Count("due_at", filter=Q(due_at__gt=now, due_at__lte=soon)),
+        day=Count("due_at", filter=Q(due_at__gt=soon, due_at__lte=day)),
+        later=Count("due_at", filter=Q(due_at__gt=day)),
         oldest=Min("due_at"),
     )
     oldest = f", oldest {_age(over.now, counts['oldest'])}" if counts["past"] else ""

@@ -15,7 +15,7 @@ from .timeline import Timeline
 
 ACTS = [AuditEvent.Kind.CAP_RAISED, AuditEvent.Kind.WAIT_EXTENDED, AuditEvent.Kind.EFFECT_SETTLED]
 """What people do to a run without moving it."""
-WINDOW = 200
+WINDOW = 100
 """Positions that a page shows of a run; the admin has them all."""
 
 

@@ -129,13 +129,19 @@ class Run(models.Model):
             ("view_all_teams", "Can see the runs of all teams"),
         ]
         indexes = [
-            models.Index(fields=["due_at"], name="run_due", condition=Q(status__in=[Status.SLEEPING, Status.WAITING])),
+            models.Index(
+                fields=["due_at"],
+                include=["status"],
+                name="run_due",
+                condition=Q(status__in=[Status.SLEEPING, Status.WAITING]),
+            ),
             # Ids ascend although lists descend: new entries come at the end of their part, which packs pages tight.
             models.Index(fields=["id"], name="run_ready", condition=Q(status=Status.READY)),
             models.Index(fields=["team", "status", "id"], name="run_of_team_by_status"),
             models.Index(fields=["status", "id"], name="run_by_status"),
-            # Not by id too: equal entries share their place, and a rare workflow's few runs are quickly sorted.
-            models.Index(fields=["workflow", "version"], name="run_of_workflow"),
+            # Every list is looked along by one of these: the console takes each combination before the id by itself.
+            models.Index(fields=["workflow", "version", "team", "status", "id"], name="run_by_workflow"),
+            models.Index(fields=["wait_kind", "team", "status", "id"], name="run_by_wait", condition=~Q(wait_kind="")),
             BrinIndex(fields=["created_at"], name="run_when", pages_per_range=16, autosummarize=True),
             models.Index(
                 fields=["workflow", "version"],

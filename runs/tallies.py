@@ -1,7 +1,8 @@
 """Tallies: what happened in each slot of five minutes and each hour, counted once, so that no page scans what grows.
 
 A slot is counted anew as long as rows may still come for it, always from the rows themselves: counting twice changes
-nothing. Values are sorted into buckets, eight to a doubling, each with its sum: slots add up to any window, counts and
+nothing. Slots are summed up to hours, these to quarters of a day, and these to days, so that a long window reads few
+rows. Values are sorted into buckets, eight to a doubling, each with its sum: slots add up to any window, counts and
 greatest values are exact, and a quantile is off by less than a bucket (nine hundredths).
 
 May import models, upkeep, stuck, doorbell.
@@ -19,7 +20,7 @@ from .doorbell import Canary
 from .models import Tally, Transition, database_clock
 from .upkeep import job
 
-SLOT, HOUR = timedelta(minutes=5), timedelta(hours=1)
+SLOT, HOUR, QUARTER, DAY = timedelta(minutes=5), timedelta(hours=1), timedelta(hours=6), timedelta(days=1)
 LATE = timedelta(minutes=10)
 """How long after a slot's end rows of it may still be committed; a transaction of ours is shorter."""
 AT_ONCE = timedelta(hours=2)
@@ -87,10 +88,13 @@ SELECT %(figure)s, 'm', date_bin('5 minutes', at, %(since)s), left(name, 200), {
 """
 _SUM_UP = """
 INSERT INTO runs_tally (figure, width, slot, name, bucket, number, total, most)
-SELECT figure, 'h', date_bin('1 hour', slot, %(since)s), name, bucket, sum(number), sum(total), max(most)
-  FROM runs_tally WHERE width = 'm' AND slot >= %(since)s AND slot < %(until)s
+SELECT figure, %(into)s, date_bin(%(stride)s, slot, %(since)s), name, bucket, sum(number), sum(total), max(most)
+  FROM runs_tally
+ WHERE figure = ANY(%(figures)s) AND width = %(of)s AND slot >= %(since)s AND slot < %(until)s
  GROUP BY 1, 3, 4, 5
 """
+_WIDER = (("m", "h", HOUR), ("h", "q", QUARTER), ("q", "d", DAY))
+"""Each width but the first is summed up from the one before: (of, into, how long its slots are)."""
 _SAMPLE = """
 INSERT INTO runs_tally (figure, width, slot, name, bucket, number, total, most)
 VALUES (%(figure)s, 'm', %(slot)s, '', 0, 1, 0, %(value)s)
@@ -127,13 +131,19 @@ def count_up(state: dict[str, Any]) -> bool:
     until = min(end, floor(since, HOUR) + AT_ONCE)
     _count(since, until)
     _sample(now)
-    _sum_up(floor(since, HOUR), until)
-    _sum_up(floor(now, HOUR), end)
+    _sum_up(since, until)
+    _sum_up(now, end)
     # A slot is settled once nothing of it can come any more: until then the next look counts it again.
     state["from"] = max(since, min(until, floor(now - LATE, SLOT))).isoformat()
     _learn_step_times(now)
-    _forget(now)
+    # Of what is not settled nothing goes: it will be summed up again.
+    _forget(min(now, since))
     return until < end
+
+
+def counted_until(state: dict[str, Any]) -> datetime:
+    """From where on a look that left this state will count again: what is before it is settled."""
+    return datetime.fromisoformat(state["from"])
 
 
 def floor(at: datetime, width: timedelta) -> datetime:
@@ -145,7 +155,7 @@ def floor(at: datetime, width: timedelta) -> datetime:
 def _from(state: dict[str, Any], now: datetime) -> datetime:
     """The first slot that is not settled; at the very first look that of the first row, within the days looked at."""
     if "from" in state:
-        since = datetime.fromisoformat(state["from"]).astimezone(now.tzinfo)
+        since = counted_until(state).astimezone(now.tzinfo)
         # Whoever is behind begins with a whole hour, whose slots may be forgotten by now.
         return since if now - since < HOUR else floor(since, HOUR)
     first = Transition.objects.order_by("id").values_list("at", flat=True).first()
@@ -181,9 +191,14 @@ def looked_at() -> dict[str, float]:
 
 
 def _sum_up(since: datetime, until: datetime) -> None:
-    Tally.objects.filter(width="h", slot__gte=since, slot__lt=until).delete()
-    with connection.cursor() as cursor:
-        cursor.execute(_SUM_UP, {"since": since, "until": until})
+    """Every wider slot that this time touches, as a whole."""
+    for of, into, width in _WIDER:
+        begin, end = floor(since, width), max(until, floor(since, width) + width)
+        figures = [*_SOURCES, *SAMPLES]
+        values: dict[str, Any] = {"figures": figures, "of": of, "into": into, "stride": width}
+        Tally.objects.filter(figure__in=figures, width=into, slot__gte=begin, slot__lt=end).delete()
+        with connection.cursor() as cursor:
+            cursor.execute(_SUM_UP, values | {"since": begin, "until": end})
 
 
 def _learn_step_times(now: datetime) -> None:
@@ -192,10 +207,11 @@ def _learn_step_times(now: datetime) -> None:
 
 
 def _forget(now: datetime) -> None:
-    # Counts are kept for ever, a row an hour: the counters of /metrics may never fall.
+    # Counts of whole days are kept for ever: the counters of /metrics may never fall.
     Tally.objects.filter(width="m", slot__lt=now - KEPT_SLOTS).delete()
-    detailed = Tally.objects.filter(width="h", slot__lt=now - KEPT_HOURS)
-    detailed.filter(figure__in=[*WITH_VALUES, *SAMPLES]).delete()
+    Tally.objects.filter(width__in=["h", "q"], slot__lt=now - KEPT_HOURS).delete()
+    days = Tally.objects.filter(width="d", slot__lt=now - KEPT_HOURS)
+    days.filter(figure__in=[*WITH_VALUES, *SAMPLES]).delete()
 
 
 # Reading them
@@ -224,15 +240,20 @@ def read(figure: str, since: datetime, until: datetime, stride: timedelta) -> li
     """The buckets of a figure, the smallest values first, in parts as long as `stride` from `since` on."""
     values: dict[str, Any] = {"figure": figure, "since": since, "until": until, "stride": stride}
     with connection.cursor() as cursor:
-        cursor.execute(_READ, values | {"width": "m" if stride < HOUR else "h"})
+        cursor.execute(_READ, values | {"width": _width_for(stride)})
         return [Bucket(*row) for row in cursor.fetchall()]
+
+
+def _width_for(stride: timedelta) -> str:
+    """The widest slots that such parts are made of."""
+    return next((width for _, width, length in reversed(_WIDER) if stride % length == timedelta()), "m")
 
 
 def totals() -> dict[tuple[str, str], int]:
     """How often each plain count has ever been counted, by figure and name."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT figure, name, sum(number)::bigint FROM runs_tally WHERE width = 'h' AND figure = ANY(%s)"
+            "SELECT figure, name, sum(number)::bigint FROM runs_tally WHERE width = 'd' AND figure = ANY(%s)"
             " GROUP BY figure, name",
             [[figure for figure in _SOURCES if figure not in WITH_VALUES]],
         )

@@ -41,6 +41,8 @@ class Tally(models.Model):
     class Width(models.TextChoices):
         MINUTES = "m", "Five minutes"
         HOUR = "h", "An hour"
+        QUARTER = "q", "Six hours"
+        DAY = "d", "A day"
 
     figure = models.CharField(max_length=16)
     width = models.CharField(max_length=1, choices=Width)

@@ -1,131 +1,168 @@
-"""The console among 1,000,000 finished and 100,000 live runs: seconds the server needs for each tab, filter and search.
+"""The operators' pages among 1,000,000 finished and 100,000 live runs: milliseconds the server needs for each tab,
+filter, search and page, for the run page of a thousand steps, the health page and /metrics; which plans read a whole
+table; and the memory that all of it and a CSV of everything take.
 
-The runs are made inside the database; each has the moves, checkpoints and tags that one of its kind would have.
+The runs are those of `manage.py seed_runs`. May import runs.seeding, runs.console, runs.health.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+import psutil
+from django.conf import settings
 from django.contrib.auth.models import Group, User
-from django.db import connection
 from django.test import Client
 
+from runs import health, seeding
 from runs.console import TABS
 
 from .figures import Figures, Goal
+from .plans import whole_tables_read
 
-TEAMS, PART = 20, 50_000
+GROWING = {"runs_run", "runs_checkpoint", "runs_transition", "runs_call", "runs_tag", "runs_stuck"}
+"""Tables that grow with the runs, and the function that is to be a part of the plan. What the inbox asks of its own
+rows is measured with the inbox."""
 
-RUNS = """
-INSERT INTO runs_run (key, workflow, version, team_id, input, tags, status, outcome, reason, position, next_step,
-       attempt, fence, worker, lease_until, asked, wait_terms, wait_kind, wait_name, wait_since, due_at, created_at,
-       finished_at)
-SELECT 'claim-' || n, CASE WHEN n %% 100000 = 7 THEN 'rare-flow' ELSE 'claim-payout' END, 1 + n %% 3,
-       (%(teams)s::int[])[1 + n / 8 %% %(many)s], '{"claim":"' || n || '"}',
-       '{"claim":"FL-' || n || '","region":"' || n %% 50 || '"}', kind.status,
-       CASE WHEN kind.final THEN kind.status ELSE '' END,
-       CASE WHEN kind.status = 'dead' THEN 'Step pay failed' ELSE '' END,
-       2, 'pay', 0, 2, CASE WHEN kind.status = 'running' THEN 'bench:1:1' ELSE '' END,
-       CASE WHEN kind.status = 'running' THEN now() + interval '1 day' END, '', NULL, kind.wait,
-       CASE WHEN kind.wait <> '' THEN 'papers' ELSE '' END, CASE WHEN kind.wait <> '' THEN now() END,
-       CASE WHEN kind.wait <> '' THEN now() + (n %% 1000 - 10) * interval '1 hour' END,
-       now() - (%(runs)s - n) * interval '5 seconds', CASE WHEN kind.final THEN now() END
-  FROM generate_series(%(first)s, %(last)s) AS n,
-       LATERAL (SELECT n > %(finished)s AS live) AS age,
-       LATERAL (SELECT CASE WHEN live THEN
-                              ('{waiting,waiting,waiting,sleeping,dead,paused,ready,running}'::text[])[1 + n %% 8]
-                         ELSE ('{completed,completed,completed,expired,cancelled}'::text[])[1 + n %% 5]
-                         END AS status) AS drawn,
-       LATERAL (SELECT drawn.status, NOT live AS final, CASE drawn.status WHEN 'sleeping' THEN 'timer' WHEN 'waiting'
-                       THEN CASE WHEN n %% 997 = 0 THEN 'cap' ELSE 'event' END ELSE '' END AS wait) AS kind
-"""
-CHECKPOINTS = """
-INSERT INTO runs_checkpoint (run_id, position, step, output, wait_kind, closed_as, attempt, started_at, committed_at)
-SELECT id, number, 'step-' || number, '{"amount_minor":184000}', '', '', 1, created_at, created_at
-  FROM runs_run, generate_series(1, 2) AS number WHERE runs_run.id > %(after)s
-"""
-MOVES = """
-INSERT INTO runs_transition (run_id, at, from_status, to_status, position, step, why, actor)
-SELECT id, created_at, '', 'ready', 1, 'start', 'started', 'bench' FROM runs_run WHERE id > %(after)s
-"""
-
-ADDRESSES = {
+LISTS = {
     **{f"tab {tab.name}": f"/runs/?status={tab.name}" for tab in TABS},
-    "a common workflow": "/runs/?workflow=claim-payout",
-    "a rare workflow": "/runs/?workflow=rare-flow",
-    "a rare workflow, completed": "/runs/?workflow=rare-flow&status=completed",
+    "a common workflow": "/runs/?workflow=seeded-payout",
+    "an old version": "/runs/?workflow=seeded-payout&version=1",
+    "an old version, completed": "/runs/?workflow=seeded-payout&version=1&status=completed",
+    "a version of any workflow": "/runs/?version=1",
+    "workflow, version and tab without a match": "/runs/?workflow=seeded-intake&version=2&status=completed",
+    "a rare workflow": "/runs/?workflow=seeded-rare",
+    "a rare workflow, completed": "/runs/?workflow=seeded-rare&status=completed",
+    "a rare workflow, dead": "/runs/?workflow=seeded-rare&status=dead",
     "a workflow nobody has": "/runs/?workflow=nothing&status=completed",
-    "one version": "/runs/?workflow=claim-payout&version=2&status=completed",
-    "one team": "/runs/?team=team-3",
-    "one team, completed": "/runs/?team=team-3&status=completed",
+    "one team": "/runs/?team=seeded-team-3",
+    "one team, completed": "/runs/?team=seeded-team-3&status=completed",
+    "one team, a rare workflow": "/runs/?team=seeded-team-3&workflow=seeded-rare",
+    "waits for approval": "/runs/?wait=approval",
     "a rare wait": "/runs/?wait=cap&status=waiting",
-    "no such wait": "/runs/?wait=migration&status=waiting",
+    "a wait and a workflow without a match": "/runs/?wait=migration&workflow=seeded-long",
+    "no such wait": "/runs/?wait=timer&status=waiting",
+    "older than 1 hour": "/runs/?age=1h",
     "older than 30 days": "/runs/?age=30d",
     "older than 30 days, waiting": "/runs/?age=30d&status=waiting",
-    "a common tag": "/runs/?tag=region%3D7",
-    "a common tag, dead": "/runs/?tag=region%3D7&status=dead",
+    "older than 30 days, the last version": "/runs/?age=30d&workflow=seeded-payout&version=3",
+    "a common tag": "/runs/?tag=region%3Dcoast",
+    "a common tag, dead": "/runs/?tag=region%3Dcoast&status=dead",
+    "a common tag, a rare workflow": "/runs/?tag=region%3Dcoast&workflow=seeded-rare",
+    "a common value of any tag": "/runs/?tag=coast&status=paused",
+    "a tag of some": "/runs/?tag=region%3Dr7",
+    "a tag of some, dead": "/runs/?tag=region%3Dr7&status=dead",
     "a rare tag": "/runs/?tag=claim%3DFL-500001",
-    "search: one key": "/runs/?q=claim-500001",
-    "search: a common beginning": "/runs/?q=claim-5",
+    "search: one key": "/runs/?q=seed-500001",
+    "search: a common beginning": "/runs/?q=seed-5",
+    "search: a common beginning, dead": "/runs/?q=seed-5&status=dead",
+    "search: the beginning of all": "/runs/?q=seed",
     "search: nothing": "/runs/?q=zzz",
     "search: a claim": "/runs/?q=FL-500001",
     "search: a claim among the dead": "/runs/?q=FL-500001&status=dead",
-    "search: an idempotency key": "/runs/?q=claim-500001%3Astep2",
+    "search: a value that half of them have": "/runs/?q=coast",
+    "search: an idempotency key": "/runs/?q=seed-500001%3Astep2",
     "a page in the middle": "/runs/?after=500000",
     "the page before it": "/runs/?before=500000",
+    "the last page": "/runs/?after=51",
+    "the last page of completed": "/runs/?after=80&status=completed",
+    "the last page of a workflow": "/runs/?after=300&workflow=seeded-refund",
+    "the rows alone, as polled": "/runs/rows/",
+}
+OTHERS = {
     "what bulk would do": "/runs/bulk/new/?do=redrive&scope=all&status=dead",
+    **{f"health, {window.title}": f"/health/?window={window.name}" for window in health.WINDOWS},
+    "health, alarms": "/health/alarms/",
+}
+OF_ONE_RUN = {
+    "the run of 1,000 steps": f"/runs/{seeding.LONG}/",
+    "its header, as polled": f"/runs/{seeding.LONG}/header/",
+    "its steps, as polled": f"/runs/{seeding.LONG}/steps/",
 }
 GOAL = Goal(most=200)
+MOST_GROWTH = Goal(most=50)
+"""Megabytes."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody signed in, and the pages that she looks at."""
+
+    title: str
+    client: Client
+    addresses: dict[str, str]
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 def measure_console(figures: Figures, finished: int, live: int, rounds: int) -> None:
-    teams = [Group.objects.create(name=f"team-{number}") for number in range(TEAMS)]
-    seed(teams, finished, live, lambda done: print(f"{done:,} runs made", flush=True))
-    clients = {"ops of a team": [teams[3], _role("ops")], "an auditor": [_role("auditors")]}
-    for whose, groups in clients.items():
-        client = _signed_in(whose, groups)
-        for name, address in ADDRESSES.items():
-            if "bulk" in address and whose != "ops of a team":
-                continue
-            _milliseconds(client, address)
-            times = sorted(_milliseconds(client, address) for _ in range(max(20, rounds)))
-            figures.add(f"ms p95, {whose}, {name}: engine", times[int(0.95 * len(times))], goal=GOAL)
+    make_runs(seeding.Amount(finished, live))
+    readers = list(every_reader())
+    for reader in readers:
+        for name, address in reader.addresses.items():
+            _measure(figures, reader, name, address, max(20, rounds))
+    _measure_memory(figures, readers)
 
 
-def seed(teams: list[Group], finished: int, live: int, tell: Callable[[int], object]) -> None:
-    """Make the runs in parts, and tell after each how many there are."""
-    runs = finished + live
-    values = {"teams": [team.pk for team in teams], "many": len(teams), "finished": finished, "runs": runs}
-    with connection.cursor() as cursor:
-        for first, last in _parts(runs):
-            cursor.execute("SELECT coalesce(max(id), 0) FROM runs_run")
-            after = cursor.fetchone()[0]
-            cursor.execute(RUNS, values | {"first": first, "last": last})
-            cursor.execute(CHECKPOINTS, {"after": after})
-            cursor.execute(MOVES, {"after": after})
-            tell(last)
-        cursor.execute("VACUUM ANALYZE")
+def make_runs(amount: seeding.Amount) -> None:
+    began = time.monotonic()
+    seeding.seed(amount, lambda made: print(f"{made:,} runs made in {time.monotonic() - began:.0f} s", flush=True))
+    seeding.count_up(lambda share: None)
+    print(f"and counted, {time.monotonic() - began:.0f} s in all", flush=True)
 
 
-def _parts(runs: int) -> Iterator[tuple[int, int]]:
-    for first in range(1, runs + 1, PART):
-        yield first, min(runs, first + PART - 1)
+def every_reader() -> Iterator[Reader]:
+    teams = list(Group.objects.filter(name__startswith=seeding.PREFIX).order_by("name"))
+    yield Reader("ops of a team", _signed_in("ops-1", teams[0], _role("ops")), LISTS | OTHERS | OF_ONE_RUN)
+    yield Reader("ops of a small team", _signed_in("ops-2", teams[5], _role("ops")), LISTS)
+    yield Reader("ops of all teams", _signed_in("ops-3", *teams, _role("ops")), LISTS | OTHERS)
+    yield Reader("an auditor", _signed_in("auditor", _role("auditors")), LISTS | OF_ONE_RUN)
+    token = {"Authorization": f"Bearer {settings.METRICS_TOKEN}"}
+    yield Reader("a monitor", Client(), {"/metrics": "/metrics"}, token)
+
+
+def _measure(figures: Figures, reader: Reader, name: str, address: str, rounds: int) -> None:
+    _milliseconds(reader, address)
+    taken = [_milliseconds(reader, address) for _ in range(rounds)]
+    figures.add_latencies(f"ms, {reader.title}, {name}: engine", taken, p50=None, p95=GOAL)
+    read = whole_tables_read(reader.client, address, GROWING | {"runs_tally"}, **reader.headers)
+    if read:
+        figures.add(f"tables read whole, {reader.title}, {name}: engine", len(read), goal=Goal(most=0))
+
+
+def _measure_memory(figures: Figures, readers: list[Reader]) -> None:
+    """After all pages were asked for so often: what once more of each adds, and what a CSV of all runs adds."""
+    process, before = psutil.Process(), _megabytes()
+    for reader in readers:
+        for address in reader.addresses.values():
+            _milliseconds(reader, address)
+    figures.add("MB more after once more of each page: engine", _megabytes() - before, goal=MOST_GROWTH)
+    auditor = next(reader for reader in readers if reader.title == "an auditor")
+    before, most, began = _megabytes(), 0.0, time.monotonic()
+    for number, _ in enumerate(auditor.client.get("/runs/export.csv").streaming_content):
+        if number % 10_000 == 0:
+            most = max(most, process.memory_info().rss / 1e6)
+    figures.add("MB more while a CSV of all runs is sent: engine", most - before, goal=MOST_GROWTH)
+    figures.add("lines of CSV a second: engine", (number + 1) / (time.monotonic() - began))
+
+
+def _megabytes() -> float:
+    return psutil.Process().memory_info().rss / 1e6
 
 
 def _role(name: str) -> Group:
     return Group.objects.get(name=name)
 
 
-def _signed_in(name: str, groups: list[Group]) -> Client:
-    user = User.objects.create(username=name.replace(" ", "-"))
+def _signed_in(name: str, *groups: Group) -> Client:
+    user, _ = User.objects.get_or_create(username=name)
     user.groups.set(groups)
     client = Client()
     client.force_login(user)
     return client
 
 
-def _milliseconds(client: Client, address: str) -> float:
+def _milliseconds(reader: Reader, address: str) -> float:
     began = time.perf_counter()
-    answer = client.get(address)
-    assert answer.status_code == 200, address
+    answer = reader.client.get(address, headers=reader.headers)
+    assert answer.status_code in (200, 409), address
     return 1000 * (time.perf_counter() - began)

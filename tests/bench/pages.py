@@ -1,7 +1,6 @@
 """The inbox among 100,000 waiting approvals of 50 teams: milliseconds the server needs for the page, rendering and
 counts included, for each tab, order, search and page; and whether any plan reads a whole table."""
 
-import json
 import re
 import time
 from dataclasses import dataclass
@@ -9,10 +8,10 @@ from dataclasses import dataclass
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from .figures import Figures, Goal
+from .plans import whole_tables_read
 
 TEAMS = 50
 GROWING = {"approvals_approval", "approvals_approval_groups", "approvals_inboxentry", "runs_run"}
@@ -72,7 +71,7 @@ def measure_inbox(figures: Figures, approvals: int, rounds: int) -> None:
         for _ in range(rounds):
             taken = [_milliseconds(reader.client, address) for address in reader.addresses]
             figures.add_latencies(name, taken, p50=None, p95=Goal(most=100))
-        read = {table for address in reader.addresses for table in whole_tables_read(reader.client, address)}
+        read = {table for address in reader.addresses for table in whole_tables_read(reader.client, address, GROWING)}
         figures.add(f"tables read whole, {reader.title} inbox: engine", len(read), goal=Goal(most=0))
 
 
@@ -120,20 +119,3 @@ def _milliseconds(client: Client, url: str) -> float:
     answer = client.get(url)
     assert answer.status_code == 200
     return 1000 * (time.perf_counter() - began)
-
-
-def whole_tables_read(client: Client, address: str) -> set[str]:
-    """The growing tables that a plan behind this page reads from end to end."""
-    with CaptureQueriesContext(connection) as captured:
-        client.get(address)
-    found: set[str] = set()
-    for query in captured.captured_queries:
-        if query["sql"].startswith("SELECT"):
-            found |= set(re.findall(r'"Node Type": "Seq Scan"[^{}]*?"Relation Name": "(\w+)"', _plan(query["sql"])))
-    return found & GROWING
-
-
-def _plan(statement: str) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN (FORMAT JSON) " + statement)
-        return json.dumps(cursor.fetchone()[0])

@@ -4,3 +4,4 @@ from tests.settings import *  # noqa: F403
 
 DEBUG = False  # a debug cursor keeps every statement
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.bench"]  # noqa: F405
+METRICS_TOKEN = "measured"  # without one nobody reads /metrics
