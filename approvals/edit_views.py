@@ -83,7 +83,9 @@ def _fields(
     request: HttpRequest, approval: Approval, form: ProposalForm, typed: ArgumentsForm, status: int = 200
 ) -> HttpResponse:
     context = facts_context(request, approval) | {"form": form, "typed": typed}
-    context["action"] = reading.action_in_words(approval.payload)
+    # Not asked of the form by the template, where an argument of such a name would come first.
+    context |= {"is_wrong": bool(form.errors or typed.errors), "general_errors": typed.non_field_errors()}
+    context |= {"currency": typed.currency, "action": reading.action_in_words(approval.payload)}
     return render(request, "approvals/edit.html", context, status=status)
 
 
