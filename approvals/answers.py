@@ -1,12 +1,13 @@
 """Which answers besides yes and no a page offers this person, and how one version of an action differs from another.
 
-Questions only. May import authority, decisions, models and reading.
+Questions only. May import authority, decisions, models, reading, and runs' tools.
 """
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
+from runs import tools
 from runs.models import database_clock
 
 from . import authority, reading
@@ -17,10 +18,10 @@ from .refusals import NotAnApprover
 
 @dataclass(frozen=True)
 class Options:
-    """`arguments`: what an edit begins with, as indented JSON. `asks_password`: approving takes a password given now.
-    `changes`: this version beside the one it took the place of; `facts_changes` likewise."""
+    """`asks_password`: approving takes a password given now. `changes`: this version beside the one that it replaced;
+    `facts_changes` likewise."""
 
-    arguments: str
+    can_edit: bool
     can_respond: bool
     can_withdraw: bool
     asks_password: bool
@@ -35,25 +36,19 @@ def options(user: Any, approval: Approval, auth_age: int | None) -> Options:
     is_open = approval.status == ApprovalStatus.OPEN
     arguments = json.loads(approval.payload or "{}").get("arguments", {})
     return Options(
-        arguments=_editable(arguments),
+        can_edit=tools.get(approval.tool) is not None,
         can_respond=bool(approval.terms.get("on_respond")),
         can_withdraw=is_open and approval.requested_by_id == user.pk,
         asks_password=is_open and _asks_password(user, approval, auth_age),
         earlier=earlier,
         later=approval.superseded_by,
-        changes=_differences(_arguments(earlier), arguments) if earlier else [],
-        facts_changes=_differences(
+        changes=differences(_arguments(earlier), arguments) if earlier else [],
+        facts_changes=differences(
             json.loads(earlier.signed_facts or earlier.facts or "{}"), json.loads(approval.facts or "{}")
         )
         if earlier
         else [],
     )
-
-
-def _editable(arguments: dict[str, Any]) -> str:
-    """JSON to edit: characters that could not be seen are spelled as escapes, which mean the same."""
-    text = json.dumps(arguments, indent=2, ensure_ascii=False)
-    return json.dumps(arguments, indent=2) if reading.hidden_characters(text) else text
 
 
 def _asks_password(user: Any, approval: Approval, auth_age: int | None) -> bool:
@@ -70,6 +65,7 @@ def _arguments(approval: Approval) -> dict[str, Any]:
     return json.loads(approval.payload or "{}").get("arguments", {})
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[Comparison]:
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[Comparison]:
+    """What differs between two flat sets of values, in words."""
     both = reading.comparisons(json.dumps(before), json.dumps(now))
     return [each for each in both if each.change != "same"]

@@ -78,10 +78,10 @@ class Invalid(AssignmentRefused):
 
 
 def holders(approval: Approval) -> QuerySet[Any]:
-    """Who can hold this: members of a group that was asked, in its team; not whoever asked for it."""
+    """Who can hold this: members of a group that was asked, in its team, whom four eyes do not forbid to approve it."""
     people = get_user_model().objects.filter(is_active=True, is_superuser=False)
     members = people.filter(pk__in=_members(approval.groups.all())).filter(pk__in=_members([approval.team_id]))
-    return members.exclude(pk__in=[approval.requested_by_id or 0]).order_by("username")
+    return members.exclude(pk__in=barred(approval)).order_by("username")
 
 
 def holders_of_any(approvals: Iterable[Approval]) -> QuerySet[Any]:
@@ -90,7 +90,31 @@ def holders_of_any(approvals: Iterable[Approval]) -> QuerySet[Any]:
     asked = {group.pk for approval in approvals for group in approval.groups.all()}
     teams = {approval.team_id for approval in approvals}
     people = get_user_model().objects.filter(is_active=True, is_superuser=False)
-    return people.filter(pk__in=_members(asked)).filter(pk__in=_members(teams)).order_by("username")
+    members = people.filter(pk__in=_members(asked)).filter(pk__in=_members(teams))
+    return members.exclude(pk__in=_barred_from_all(approvals)).order_by("username")
+
+
+def barred(approval: Approval) -> set[int]:
+    """The keys of those who asked for this or changed it: they may not approve it, so it would lie with them."""
+    requester = {approval.requested_by_id} if approval.requested_by_id is not None else set()
+    # A first version was changed by nobody: a page of fifty asks nothing for them.
+    return requester | approval.editors if approval.version > 1 else requester
+
+
+def _barred_from_all(approvals: list[Approval]) -> set[int]:
+    found = barred(approvals[0]) if approvals else set()
+    for approval in approvals:
+        # Rows of two requesters bar nobody from both: then no further one is looked at.
+        found = found and found & barred(approval)
+    return found
+
+
+def why_barred(user: Any, approval: Approval) -> str:
+    """Why four eyes forbid this person to hold this, or empty."""
+    if user is None or user.pk not in barred(approval):
+        return ""
+    did = "asked for this" if approval.requested_by_id == user.pk else "changed what is asked"
+    return f"{user.get_username()} {did} and may not approve it: four eyes. Somebody else has to hold it."
 
 
 def can_assign(user: Any, approval: Approval, holder: Any) -> bool:
@@ -127,6 +151,8 @@ class Standing:
     may_claim: bool
     may_release: bool
     candidates: QuerySet[Any] | None
+    why_not: str
+    """Why this person, who was asked, may not hold it."""
 
 
 def standing(user: Any, approval: Approval) -> Standing | None:
@@ -145,6 +171,7 @@ def standing(user: Any, approval: Approval) -> Standing | None:
         may_claim=may_hold and (holder is None or _stands_in(user, holder)),
         may_release=holder is not None and (holder == user or user.has_perm(RIGHT)),
         candidates=holders(approval) if may_assign else None,
+        why_not=why_barred(user, approval),
     )
 
 
@@ -154,7 +181,7 @@ def claim(approval_id: int, *, by: Any, actor: str = "web") -> InboxEntry:
 
     def check(approval: Approval, entry: InboxEntry) -> None:
         if not holders(approval).filter(pk=by.pk).exists():
-            raise NotAllowed(_who_can_hold(approval))
+            raise NotAllowed(why_barred(by, approval) or _who_can_hold(approval))
         if entry.holder not in (None, by) and not _stands_in(by, entry.holder):
             raise HeldByAnother(approval, entry.holder, entry.held_since)
 
@@ -179,7 +206,7 @@ def assign(approval_id: int, *, to: Any, seen: int | None, by: Any, actor: str =
         if not can_assign(by, approval, entry.holder):
             raise NotAllowed(f"{_who_can_hold(approval)} They, and people with the right to assign, may assign it.")
         if to is None or not holders(approval).filter(pk=to.pk).exists():
-            raise Invalid("to", _who_can_hold(approval))
+            raise Invalid("to", why_barred(to, approval) or _who_can_hold(approval))
         if entry.holder_id not in (seen, to.pk):
             raise HeldByAnother(approval, entry.holder, entry.held_since)
 
@@ -328,7 +355,8 @@ def _stands_in(user: Any, holder: Any) -> bool:
 
 def _who_can_hold(approval: Approval) -> str:
     asked = " or ".join(sorted(group.name for group in approval.groups.all())) or "nobody"
-    return f"Only members of {asked} in the team {approval.team.name} can hold this, and not whoever asked for it."
+    team = approval.team.name
+    return f"Only members of {asked} in the team {team} can hold this, and nobody who asked for it or changed it."
 
 
 def _log(kind: str, absence: Absence, by: Any, actor: str) -> None:

@@ -1,7 +1,7 @@
 """of_run: one case as one archive that verifier.py checks without us. The same rows give the same bytes but for the
-moment, the exporter and the checkpoint. An export is an audited act.
+moment, the exporter and the checkpoint. An export is an audited act, and so is being refused one.
 
-May import models, ledger, checkpoints, merkle, rows, verifier and runs.models.
+May import models, ledger, checkpoints, merkle, rows, verifier and runs' engine and models.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 
+from runs import engine
 from runs.errors import NoSuchRun
 from runs.models import AuditEvent, Run, database_clock
 from runs.values import canonical, from_json
@@ -47,6 +48,29 @@ WITHHELD_READ_ME = """
 Body withheld by retention on {at} ({rule}): input, outputs, requests, answers, payloads, facts and comments are gone.
 Their digests, the decisions and the signed records stay, and verify; an entry of the kind withholding says so.
 """
+
+
+class NotAllowed(Exception):
+    """This person sees the run, and may not take its case away. Nothing was exported."""
+
+
+RULE = "Only adjusters, operators and auditors may take a case away."
+RIGHTS = ("approvals.decide_approval", "runs.operate_run", "runs.view_all_teams")
+
+
+def may_take(user: Any) -> bool:
+    """Whether somebody who sees a run may take its case away."""
+    return any(user.has_perm(right) for right in RIGHTS)
+
+
+def take(key: str, *, by: Any, actor: str) -> bytes:
+    """As `of_run`, for a person. Raises NoSuchRun for strangers, NotAllowed, CannotSign."""
+    run = engine.find(key, by)
+    if not may_take(by):
+        detail = f"export: {RULE}"
+        AuditEvent.objects.create(kind=AuditEvent.Kind.VERB_REFUSED, run=run, detail=detail, actor=actor, user=by)
+        raise NotAllowed(RULE)
+    return of_run(run.key, by=by, actor=actor)
 
 
 def of_run(key: str, *, by: Any, actor: str, noted: list[dict[str, str]] | None = None) -> bytes:

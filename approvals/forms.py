@@ -2,8 +2,11 @@
 
 from django import forms
 
-from .decisions import LONGEST_COMMENT
+from .argument_fields import LONGEST
+from .decisions import LONGEST_COMMENT, SAY_WHY
 from .models import Decision
+
+TOO_LONG = {"max_length": "The comment has %(show_value)s characters; %(limit_value)s is the most."}
 
 
 class DecisionForm(forms.Form):
@@ -16,7 +19,7 @@ class DecisionForm(forms.Form):
     comment = forms.CharField(
         required=False,
         max_length=LONGEST_COMMENT,
-        error_messages={"max_length": "The comment has %(show_value)s characters; %(limit_value)s is the most."},
+        error_messages=TOO_LONG,
     )
     payload_digest = forms.CharField(required=False, max_length=64)
     facts_digest = forms.CharField(required=False, max_length=64)
@@ -34,9 +37,18 @@ class DecisionForm(forms.Form):
 
 
 class AnswerForm(forms.Form):
-    """Propose otherwise, ask for changes, withdraw: words, what was shown, and for a proposal the arguments."""
+    """Ask for changes, withdraw: words, and what was shown."""
 
     comment = DecisionForm.base_fields["comment"]
     payload_digest = DecisionForm.base_fields["payload_digest"]
     facts_digest = DecisionForm.base_fields["facts_digest"]
-    arguments = forms.CharField(required=False, max_length=200_000, strip=False)
+
+
+class ProposalForm(AnswerForm):
+    """Propose otherwise. `arguments`: those that were previewed, as JSON text; what is typed is in argument_fields."""
+
+    comment = forms.CharField(
+        max_length=LONGEST_COMMENT,
+        error_messages=TOO_LONG | {"required": SAY_WHY[Decision.Verdict.EDIT]},
+    )
+    arguments = forms.CharField(required=False, max_length=LONGEST, strip=False)

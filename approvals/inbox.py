@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
@@ -164,9 +164,15 @@ class Inbox:
         return _cut(order, rows, choice.after)
 
     def _mine(self) -> Q:
-        """What she holds, and what those hold whose deputy she is, where one of her groups was asked."""
+        """What she holds, and what those hold whose deputy she is, where one of her groups was asked and four eyes let
+        her approve it."""
         held = Q(holder=self.user)
-        return held | Q(holder__in=self.represented, asked__overlap=self.groups) if self.represented else held
+        if not self.represented:
+            return held
+        of_others = Q(holder__in=self.represented, asked__overlap=self.groups)
+        versions = Approval.objects.filter(run=OuterRef("approval__run"), position=OuterRef("approval__position"))
+        changed = Q(Exists(versions.filter(edited_by=self.user)))
+        return held | of_others & ~Q(approval__requested_by=self.user) & ~changed
 
 
 def neighbours(user: Any, approval: Approval) -> tuple[InboxEntry | None, InboxEntry | None]:

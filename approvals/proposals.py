@@ -1,9 +1,11 @@
 """What else a person may answer than yes or no: propose otherwise (edit), ask for changes (respond), take back
 (withdraw). Signed, locked and refused like a decision, in one transaction with what follows from it.
 
-May import decisions, facts, models, notices and runs' tools.
+May import decisions, facts, ledger, models, notices and runs' tools.
 """
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
@@ -13,13 +15,15 @@ from runs.engine import wake
 from runs.tools import BadArguments, ProposedAction
 from runs.values import BadValue, digest, from_json
 
-from . import notices
+from . import ledger, notices
 from .decisions import Answer, Held, answering, check_facts, close, hold, shown_facts, sign
 from .facts import Facts, FactsFailed, read_for
 from .models import Approval, ApprovalStatus, Decision, Notice, payee_of
-from .refusals import Invalid
+from .refusals import Invalid, NotTaken
 
 NOT_OFFERED = "This workflow says nothing of where a request for changes would go. Reject it, or propose otherwise."
+
+CURRENCY = re.compile("([A-Z]{3})?")
 
 COPIED = (
     "run_id",
@@ -28,7 +32,6 @@ COPIED = (
     "team_id",
     "requested_by_id",
     "tool",
-    "statement_version",
     "facts_source",
     "terms",
     "evidence",
@@ -79,20 +82,50 @@ def withdraw(approval_id: int, **said: Any) -> Decision:
     return answering(approval_id, answer, take)
 
 
-def proposed(approval: Approval, arguments: str) -> ProposedAction:
-    """The edited action, validated and normalised like the first. Raises Invalid with field "arguments"."""
+@dataclass(frozen=True)
+class Proposal:
+    """What would be asked instead, and the facts that it would rest on."""
+
+    action: ProposedAction
+    facts: Facts
+
+    @property
+    def amount_minor(self) -> int | None:
+        found = self.action.arguments.get("amount_minor")
+        return found if type(found) is int else None
+
+    @property
+    def currency(self) -> str:
+        return str(self.action.arguments.get("currency") or "")
+
+
+def previewed(approval: Approval, arguments: str) -> Proposal:
+    """The edited action, validated and normalised like the first; nothing is stored. Raises Invalid with field
+    "arguments", of it NotTaken where it can be said which argument is wrong."""
+    action = _action(approval, arguments)
+    try:
+        return Proposal(action, read_for(approval.facts_source, action.arguments))
+    except FactsFailed as failure:
+        raise Invalid("arguments", str(failure)) from None
+
+
+def _action(approval: Approval, arguments: str) -> ProposedAction:
     tool = tools.get(approval.tool)
     if tool is None:
         raise Invalid("arguments", f"This code does not know the tool {approval.tool}: nothing else can be proposed.")
     try:
-        given = from_json(arguments, where="arguments")
-        if not isinstance(given, dict):
+        if not isinstance(from_json(arguments, where="arguments"), dict):
             raise Invalid("arguments", "The arguments must be one JSON object.")
-        action = tool.proposed(**given)
-    except (BadArguments, BadValue, TypeError) as error:
+        action = tool.proposed_in_json(arguments)
+    except BadArguments as error:
+        raise NotTaken(f"Nothing was proposed: {error}", dict(error.problems)) from None
+    except BadValue as error:
         raise Invalid("arguments", f"Nothing was proposed: {error}") from None
     if action.digest == approval.payload_digest:
         raise Invalid("arguments", "These are the arguments that are asked already; change them, or decide.")
+    if not CURRENCY.fullmatch(str(action.arguments.get("currency") or "")):
+        said = "A currency is three capital letters, such as USD."
+        raise NotTaken(f"Nothing was proposed: currency: {said}", {"currency": said})
     return action
 
 
@@ -104,34 +137,33 @@ def _answer(verdict: str, said: dict[str, Any]) -> Answer:
 def _edit(seen: Approval, answer: Answer, arguments: str) -> Decision:
     if known := seen.decisions.filter(user=answer.user, verdict=answer.verdict).first():
         return known
-    action, facts = proposed(seen, arguments), shown_facts(seen)
-    try:
-        new_facts = read_for(seen.facts_source, action.arguments)
-    except FactsFailed as failure:
-        raise Invalid("arguments", str(failure)) from None
+    proposal, facts = previewed(seen, arguments), shown_facts(seen)
     with transaction.atomic():
         held = hold(seen, answer)
         if isinstance(held, Decision):
             return held
         check_facts(answer, facts)
         close(held, ApprovalStatus.SUPERSEDED, facts)
-        new = _next_version(held, action, new_facts)
+        new = _next_version(held, proposal)
         _ask_anew(held, new)
-        more = {"proposed_digest": action.digest, "proposed_approval": new.pk}
+        more = {"proposed_digest": proposal.action.digest, "proposed_approval": new.pk}
         return sign(held, answer, facts, held.grounds[0], **more)
 
 
-def _next_version(held: Held, action: ProposedAction, facts: Facts) -> Approval:
-    old = held.approval
+def _next_version(held: Held, proposal: Proposal) -> Approval:
+    old, action, facts = held.approval, proposal.action, proposal.facts
+    # The words may have changed since the first version was asked.
+    ledger.keep_template(action.tool.statement_version, action.tool.statement)
     new = Approval.objects.create(
         **{name: getattr(old, name) for name in COPIED},
         version=old.version + 1,
         edited_by=held.signer,
         statement=action.statement,
+        statement_version=action.tool.statement_version,
         payload=action.payload,
         payload_digest=digest(action.payload),
-        amount_minor=action.arguments.get("amount_minor"),
-        currency=action.arguments.get("currency", ""),
+        amount_minor=proposal.amount_minor,
+        currency=proposal.currency,
         payee=payee_of(action.arguments),
         facts=facts.text,
         facts_digest=facts.digest,

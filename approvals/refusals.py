@@ -59,6 +59,14 @@ class Invalid(DecisionRefused):
         self.field = field
 
 
+class NotTaken(Invalid):
+    """The tool does not take these arguments. `problems`: what is wrong with each, by its name."""
+
+    def __init__(self, sentence: str, problems: dict[str, str]) -> None:
+        super().__init__("arguments", sentence)
+        self.problems = problems
+
+
 class FactsUnreadable(DecisionRefused):
     status = 503
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from . import answer_views, inbox_views, views
+from . import answer_views, case_views, edit_views, inbox_views, views
 
 app_name = "approvals"
 
@@ -20,10 +20,11 @@ urlpatterns = [
     path("approvals/<int:pk>/facts/", views.approval_facts, name="facts"),
     path("approvals/<int:pk>/decide/", views.decide, name="decide"),
     path("approvals/<int:pk>/receipt/", views.approval_receipt, name="approval_receipt"),
-    path("approvals/<int:pk>/edit/", answer_views.edit, name="edit"),
+    path("approvals/<int:pk>/edit/", edit_views.edit, name="edit"),
     path("approvals/<int:pk>/respond/", answer_views.respond, name="respond"),
     path("approvals/<int:pk>/withdraw/", answer_views.withdraw, name="withdraw"),
     path("approvals/<int:pk>/payload.json", views.payload, name="payload"),
+    path("cases/<slug:key>/", case_views.case, name="case"),
     path("receipts/<int:sequence>/", views.receipt, name="receipt"),
     path("receipts/<int:sequence>/record.json", views.record, name="record"),
 ]

@@ -120,7 +120,7 @@ class Standing:
         return self.kind not in ("open", "signed", "forbidden")
 
 
-def _standing(user: Any, approval: Approval, now: datetime) -> Standing:
+def standing_of(user: Any, approval: Approval, now: datetime) -> Standing:
     if approval.status != ApprovalStatus.OPEN:
         return Standing(Standing.KINDS[ApprovalStatus(approval.status)])
     if approval.due_at <= now:
@@ -131,12 +131,12 @@ def _standing(user: Any, approval: Approval, now: datetime) -> Standing:
     return Standing("forbidden", rule) if rule else Standing("open", "", decisions.may_approve(user, approval))
 
 
-def _approval(request: HttpRequest, pk: int) -> Approval:
+def found(request: HttpRequest, pk: int) -> Approval:
     """Strangers get 404, as for an approval that does not exist."""
-    found = Approval.objects.visible_to(request.user).filter(pk=pk)
-    found = found.select_related("run__team", "team", "requested_by", "edited_by", "superseded_by", "supersedes")
+    visible = Approval.objects.visible_to(request.user).filter(pk=pk)
+    visible = visible.select_related("run__team", "team", "requested_by", "edited_by", "superseded_by", "supersedes")
     signatures = Prefetch("decisions", Decision.objects.select_related("user").order_by("decided_at", "pk"))
-    approval = found.prefetch_related("groups", "rungs__to", signatures).first()
+    approval = visible.prefetch_related("groups", "rungs__to", signatures).first()
     if approval is None:
         raise Http404("There is no such approval.")
     return approval
@@ -144,14 +144,14 @@ def _approval(request: HttpRequest, pk: int) -> Approval:
 
 @require_safe
 def approval_page(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "approvals/approval.html", _approval_context(request, _approval(request, pk)))
+    return render(request, "approvals/approval.html", approval_context(request, found(request, pk)))
 
 
 @require_GET
 def approval_state(request: HttpRequest, pk: int) -> HttpResponse:
     """The watcher of an open page: 204 while nothing changed, else the notice and a locked panel."""
-    approval = _approval(request, pk)
-    standing = _standing(request.user, approval, database_clock())
+    approval = found(request, pk)
+    standing = standing_of(request.user, approval, database_clock())
     changed = request.GET.get("seen") != approval.payload_digest
     if not standing.is_closed and not changed:
         return HttpResponse(status=204)
@@ -166,8 +166,8 @@ def approval_facts(request: HttpRequest, pk: int) -> HttpResponse:
     shown, and having read it is asked again."""
     if not wants_fragment(request):
         return redirect("approvals:approval", pk)
-    approval = _approval(request, pk)
-    context = _facts_context(request, approval)
+    approval = found(request, pk)
+    context = facts_context(request, approval)
     context["renew"] = context["standing"].kind == "open" and request.GET.get("seen") != context["facts"].digest
     return answer(request, "approvals/approval.html", "approvals/partials/facts.html", context)
 
@@ -176,7 +176,7 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
     """Sign a verdict. A refusal answers with the approval as it is now, why, and the status that says so."""
     if request.method != "POST":
         return redirect("approvals:approval", pk)
-    approval, form = _approval(request, pk), DecisionForm(request.POST)
+    approval, form = found(request, pk), DecisionForm(request.POST)
     if not form.is_valid():
         return refused(request, pk, form)
     try:
@@ -227,17 +227,17 @@ def refused(
     request: HttpRequest, pk: int, form: Form, refusal: DecisionRefused | ledger.CannotSign | None = None
 ) -> HttpResponse:
     """The approval's page, or its panel and notice for htmx, read anew: somebody may have decided meanwhile."""
-    approval = _approval(request, pk)
+    approval = found(request, pk)
     replaced = getattr(refusal, "what", "") == "payload"
-    context = _approval_context(request, approval) | {"form": form, "refusal": refusal, "is_replaced": replaced}
+    context = approval_context(request, approval) | {"form": form, "refusal": refusal, "is_replaced": replaced}
     context["answered"] = request.resolver_match.url_name if request.resolver_match else ""
     status = refusal.status if refusal else Standing.STATUS.get(context["standing"].kind, 422)
     return answer(request, "approvals/approval.html", "approvals/partials/refused.html", context, status=status)
 
 
-def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
+def approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     before, behind = inbox.neighbours(request.user, approval)
-    context = _facts_context(request, approval)
+    context = facts_context(request, approval)
     return context | {
         "meaning": decisions.MEANING,
         "action": reading.action_in_words(approval.payload),
@@ -254,10 +254,10 @@ def _approval_context(request: HttpRequest, approval: Approval) -> dict[str, Any
     }
 
 
-def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
+def facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
     """Facts at asking beside those of now, or, once it is closed, beside those that were signed."""
     now = database_clock()
-    standing = _standing(request.user, approval, now)
+    standing = standing_of(request.user, approval, now)
     if standing.is_closed:
         read, later = None, approval.signed_facts or approval.facts
     else:
@@ -276,7 +276,7 @@ def _facts_context(request: HttpRequest, approval: Approval) -> dict[str, Any]:
 @require_safe
 def payload(request: HttpRequest, pk: int) -> HttpResponse:
     """The exact bytes, unmarked and unwrapped."""
-    approval = _approval(request, pk)
+    approval = found(request, pk)
     if not approval.payload:
         raise Http404("The payload was withheld by retention.")
     return _download(approval.payload, f"{approval.run.key}-approval-{approval.pk}.json")
@@ -315,7 +315,7 @@ def _body_of(entry: LedgerEntry) -> str:
 @require_safe
 def approval_receipt(request: HttpRequest, pk: int) -> HttpResponse:
     """The receipt of the last signature under an approval; it lists the others."""
-    last = _approval(request, pk).decisions.order_by("entry_id").last()
+    last = found(request, pk).decisions.order_by("entry_id").last()
     if last is None:
         raise Http404("Nobody has signed this.")
     return redirect("approvals:receipt", last.entry_id)

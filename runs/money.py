@@ -15,13 +15,17 @@ def amount(minor: int, currency: str) -> str:
     return ("-" if minor < 0 else "") + f"{whole:,}" + (f".{rest:0{digits}d}" if digits else "")
 
 
-def minor_units(words: str, currency: str) -> int:
-    """What a person wrote of an amount in major units, as minor units: `25.00` USD is 2500. Raises ValueError."""
+def minor_units(text: str, currency: str) -> int:
+    """The amount that a person wrote in major units: `1,840.00` or `1840` USD is 184000. Commas stand between thousands
+    or nowhere, and behind the point are all digits or none: nothing is rounded or guessed. Raises ValueError."""
     digits = MINOR_DIGITS.get(currency, 2)
-    found = re.fullmatch(r"([0-9]{1,15})(?:\.([0-9]{1,3}))?", words.strip().replace(",", ""), re.ASCII)
-    if found is None or len(found[2] or "") > digits:
-        raise ValueError(f"{words!r} is no amount of {currency}.")
-    return int(found[1] + (found[2] or "").ljust(digits, "0"))
+    fraction = rf"(?:\.(\d{{{digits}}}))?" if digits else "()"
+    found = re.fullmatch(rf"(-?)(\d{{1,3}}(?:,\d{{3}}){{0,9}}|\d{{1,30}}){fraction}", text, re.ASCII)
+    if found is None:
+        example = amount(1_840 * 10**digits, currency)
+        raise ValueError(f"Write an amount of {currency} such as {example}.")
+    minor = int(found[2].replace(",", "") + (found[3] or "0" * digits))
+    return -minor if found[1] else minor
 
 
 _CURRENCY = re.compile(r"[A-Z]{3}")

@@ -49,8 +49,12 @@ class _CallTimeIsUp(TimeIsUp):
 
 
 class BadArguments(PermanentError):
-    def __init__(self, tool: str, problems: str) -> None:
-        super().__init__(f"{tool} was called with arguments it does not take: {problems}. Nothing was sent.")
+    """`problems`: what is wrong with which argument. An argument inside another is named by both, with a point."""
+
+    def __init__(self, tool: str, problems: list[tuple[str, str]]) -> None:
+        said = "; ".join(f"{path}: {problem}" for path, problem in problems)
+        super().__init__(f"{tool} was called with arguments it does not take: {said}. Nothing was sent.")
+        self.problems = problems
 
 
 @dataclass(frozen=True)
@@ -156,20 +160,27 @@ class Tool:
 
     def proposed(self, **arguments: Any) -> ProposedAction:
         """Freeze a use of this tool without sending it. Raises BadArguments."""
-        clean = self.validate(arguments)
-        payload = canonical({"arguments": clean, "tool": self.name}, where=self.name)
-        return ProposedAction(self, clean, payload, digest(payload))
+        return self._frozen(self.validate(arguments))
+
+    def proposed_in_json(self, arguments: str) -> ProposedAction:
+        """As `proposed`, of JSON text: a date is text there, and is no other than the date. Raises BadArguments."""
+        return self._frozen(self._checked(self._arguments.model_validate_json, arguments))
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, checked against the type hints and normalised to JSON. Raises BadArguments naming each."""
+        return self._checked(self._arguments.model_validate, arguments)
+
+    def _checked(self, check: Callable[[Any], pydantic.BaseModel], arguments: Any) -> dict[str, Any]:
         try:
-            return self._arguments.model_validate(arguments).model_dump(mode="json")
+            return check(arguments).model_dump(mode="json")
         except pydantic.ValidationError as error:
             # The offending values stay out of the sentence: they may be personal data, and sentences reach logs.
-            problems = [
-                f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)
-            ]
-            raise BadArguments(self.name, "; ".join(problems)) from None
+            found = error.errors(include_input=False)
+            raise BadArguments(self.name, [(".".join(map(str, each["loc"])), each["msg"]) for each in found]) from None
+
+    def _frozen(self, clean: dict[str, Any]) -> ProposedAction:
+        payload = canonical({"arguments": clean, "tool": self.name}, where=self.name)
+        return ProposedAction(self, clean, payload, digest(payload))
 
     def needs_approval(self, arguments: dict[str, Any]) -> bool:
         """A rule that cannot read the arguments means yes."""

@@ -89,7 +89,7 @@
     if (key === 'x' && at >= 0) { $('.row-select', rows[at].closest('tr'))?.click(); return e.preventDefault(); }
     const el = $(`[data-key="${CSS.escape(key)}"]`);              // a key only focuses, opens or navigates; it never signs
     if (!el) return; e.preventDefault();
-    if (el.matches('summary')) { el.parentElement.open = true; ($('textarea, input:not([type=hidden])', el.parentElement) ?? el).focus(); }
+    if (el.matches('summary')) { el.parentElement.open = true; ($('textarea, input:not([type=hidden]), a.btn', el.parentElement) ?? el).focus(); }
     else el.matches('input, select') ? el.focus() : el.click();
   });
 })();

@@ -145,12 +145,15 @@ FLOORS = {
             "approvals.measures",
             "approvals.seeding",
             "approvals.testing",
+            "approvals.argument_fields",
             "approvals.forms",
             "approvals.answers",
         },
         {
             "approvals.views",
             "approvals.answer_views",
+            "approvals.edit_views",
+            "approvals.case_views",
             "approvals.inbox_views",
             "approvals.admin",
             "approvals.people_admin",
@@ -317,6 +320,13 @@ def test_no_template_loads_from_outside_or_runs_inline_script():
             "hx-on",
         ):
             assert forbidden not in text, f"{path.relative_to(ROOT)} holds {forbidden}"
+
+
+def test_no_comment_of_a_template_goes_on_in_the_next_line():
+    """Django would print it."""
+    for path in (ROOT / "templates").rglob("*.html"):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            assert line.count("{#") == line.count("#}"), f"{path.relative_to(ROOT)}:{number}"
 
 
 def test_the_top_level_holds_what_the_house_has_and_nothing_else():

@@ -1,20 +1,22 @@
 """Who holds an approval: one at a time, told in a log, by those who may; and it never changes who may decide."""
 
+import json
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from browsing import HTMX, browser, text
 from django.contrib.auth.models import Group, Permission, User
 from django.db import IntegrityError, connection
-from stage import Party, Stage, freeze_clock, holding_run, wait_until_blocked
+from stage import Party, Stage, freeze_clock, holding_run, question, shown, wait_until_blocked
 
-from approvals import assignment
+from approvals import assignment, proposals
 from approvals.assignment import Expired, HeldByAnother, Invalid, NotAllowed, NotOpen, Stranger
-from approvals.models import Absence, AssignmentEvent, InboxEntry
+from approvals.models import Absence, Approval, AssignmentEvent, InboxEntry
 from approvals.testing import answer
 from runs import engine
 from runs.models import AuditEvent, database_clock
-from runs.testing import move_clock
+from runs.testing import drain, move_clock
 
 TODAY = datetime.now(UTC).date()
 
@@ -96,7 +98,9 @@ def test_holding_changes_nothing_about_who_may_decide(approval, ada, ben):
 def test_a_stranger_gets_no_such_approval_and_everybody_else_the_rule(approval, people, ada):
     with pytest.raises(Stranger):
         assignment.claim(approval.pk, by=people.stranger)
-    for person in (people.requester, people.ops, people.superuser, people.auditor):
+    with pytest.raises(NotAllowed, match="rick asked for this and may not approve it: four eyes"):
+        assignment.claim(approval.pk, by=people.requester)
+    for person in (people.ops, people.superuser, people.auditor):
         with pytest.raises(NotAllowed, match="Only members of adjusters in the team claims"):
             assignment.claim(approval.pk, by=person)
     with pytest.raises(NotAllowed):
@@ -123,6 +127,69 @@ def test_only_who_could_be_asked_can_be_given_an_approval(approval, people, ada,
         assignment.assign(approval.pk, to=getattr(people, who, None), seen=None, by=ada)
     assert refusal.value.field == "to"
     assert holder(approval) is None
+
+
+def edited(approval, person, amount_minor=150_000):
+    """Another version, which this person proposed."""
+    arguments = json.dumps(json.loads(approval.payload)["arguments"] | {"amount_minor": amount_minor})
+    proposals.edit(approval.pk, user=person, arguments=arguments, comment="less", **shown(approval))
+    return question(approval.run)
+
+
+def test_whoever_changed_it_can_hold_no_later_version_and_is_told_why(approval, ada, ben, people):
+    assignment.claim(approval.pk, by=ada)
+    second = edited(approval, ada)
+    assert holder(second) is None
+    with pytest.raises(NotAllowed, match="ada changed what is asked and may not approve it: four eyes"):
+        assignment.claim(second.pk, by=ada)
+    third = edited(second, ben, 140_000)
+    cara = User.objects.create(username="cara")
+    cara.groups.set(ada.groups.all())
+    for person in (ada, ben, people.requester):
+        with pytest.raises(Invalid, match=f"{person} .* may not approve it") as refusal:
+            assignment.assign(third.pk, to=person, seen=None, by=cara)
+        assert refusal.value.field == "to"
+        page = browser(person).get(f"/approvals/{third.pk}/")
+        assert "Somebody else has to hold it" in text(page)
+        assert 'value="claim"' not in page.content.decode()
+    offered = browser(cara).get(f"/approvals/{third.pk}/").content.decode()
+    assert [name for name in ("ada", "ben", "rick", "cara (you)") if f">{name}</option>" in offered] == ["cara (you)"]
+    told = bulk(cara, [third], ada)
+    assert told.status_code == 409
+    assert "ada changed what is asked and may not approve it" in text(told)
+    assignment.claim(third.pk, by=cara)
+    assert holder(third) == cara
+
+
+def test_the_bar_of_the_inbox_offers_only_those_who_can_hold_one_of_its_rows(stage, ada, ben, people):
+    first = stage.asked("first")
+    assert assignment_offers(ben) == {"ada", "ben (you)"}
+    edited(first, ada)
+    assert assignment_offers(ben) == {"ben (you)"}
+    stage.asked("second")
+    assert assignment_offers(ben) == {"ada", "ben (you)"}
+    assert assignment_offers(people.requester) == set()
+
+
+def assignment_offers(person):
+    return set(re.findall(r"<option value=\"\d+\">([^<]+)</option>", browser(person).get("/inbox/").content.decode()))
+
+
+def test_a_deputy_is_not_shown_what_four_eyes_forbid_her_to_approve(stage, ada, ben, people):
+    ordinary, changed_by_ben = stage.asked("ordinary"), edited(stage.asked("changed"), ben)
+    engine.start(stage.flow, key="asked-by-ben", input={}, team=people.team, by=ben)
+    drain()
+    asked_by_ben = Approval.objects.get(run__key="asked-by-ben")
+    cara = User.objects.create(username="cara")
+    cara.groups.set(ada.groups.all())
+    for approval in (ordinary, changed_by_ben, asked_by_ben):
+        assignment.claim(approval.pk, by=cara)
+    assignment.delegate(to=ben, first=day(0), last=day(1), by=cara)
+    listed = browser(ben).get("/inbox/?scope=mine").context["listed"].rows
+    assert [row.run.key for row in listed] == ["ordinary"]
+    for approval in (changed_by_ben, asked_by_ben):
+        with pytest.raises(NotAllowed, match=r"ben .* may not approve it"):
+            assignment.claim(approval.pk, by=ben)
 
 
 def test_somebody_switched_off_can_hold_nothing(approval, ada, ben):
@@ -222,10 +289,10 @@ def test_what_somebody_away_holds_is_in_her_deputys_inbox_from_the_first_day_to_
         (absence.ends_at - timedelta(microseconds=1), True),
         (absence.ends_at, False),
     ]
-    for at, shown in limits:
+    for at, is_shown in limits:
         freeze_clock(at)
         page = text(browser(ben).get("/inbox/?scope=mine"))
-        assert ("claim-0042" in page) == ("You for ada" in page) == shown, at
+        assert ("claim-0042" in page) == ("You for ada" in page) == is_shown, at
         assert "claim-0042" in text(browser(ada).get("/inbox/?scope=mine"))
 
 

@@ -5,7 +5,8 @@ from typing import Any
 from django import template
 
 from approvals.models import Approval, Decision
-from runs.models import Run
+from runs.models import Run, Transition
+from runs.states import Status
 
 register = template.Library()
 
@@ -26,6 +27,20 @@ def at_position(approvals: list[Approval], position: int) -> list[Approval]:
 def approvals_given(approval: Approval) -> int:
     """How many people have approved this, of its `required`."""
     return sum(1 for decision in approval.decisions.all() if decision.verdict == Decision.Verdict.APPROVE)
+
+
+@register.filter
+def last_decision(approval: Approval) -> Decision | None:
+    """The answer that closed it, or the last before it was closed otherwise."""
+    given = sorted(approval.decisions.all(), key=lambda decision: decision.pk)
+    return given[-1] if given else None
+
+
+@register.simple_tag
+def cancellation_of(approval: Approval) -> Transition | None:
+    """How the run was cancelled that an approval was of."""
+    cancelled = Transition.objects.filter(run=approval.run_id, to_status=Status.CANCELLED)
+    return cancelled.select_related("user").last()
 
 
 @register.filter
