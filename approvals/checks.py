@@ -17,7 +17,7 @@ from .models import LedgerHead
 from .signing import BadSigningKey, configured_signing_key
 from .verifier import has_plain_places
 
-SINCE = ("approvals", "0050_withholding")
+SINCE = ("approvals", "0017_withholding")
 """The migration with which all triggers are there; before it is applied nothing is missing."""
 
 

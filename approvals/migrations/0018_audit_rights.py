@@ -21,6 +21,6 @@ def keep_rights(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("approvals", "0016_always_all"), ("runs", "0050_sendings")]
+    dependencies = [("approvals", "0017_withholding"), ("runs", "0023_sendings")]
 
     operations = [migrations.RunPython(give_rights, keep_rights)]

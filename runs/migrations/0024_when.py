@@ -6,7 +6,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0050_sendings")]
+    dependencies = [("runs", "0023_sendings")]
 
     operations = [
         migrations.AddIndex(

@@ -94,7 +94,7 @@ class Migration(migrations.Migration):
     dependencies = [
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
         ("auth", "0012_alter_user_first_name_max_length"),
-        ("runs", "0015_console"),
+        ("runs", "0020_tallies_of_days"),
     ]
 
     operations = [

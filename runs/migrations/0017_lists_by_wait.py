@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0030_lists_by_workflow")]
+    dependencies = [("runs", "0016_lists_by_workflow")]
 
     operations = [
         migrations.AddIndex(

@@ -87,7 +87,7 @@ ITS_RUN = """
 
 
 class Migration(migrations.Migration):
-    dependencies = [("approvals", "0016_always_all"), ("runs", "0040_retention")]
+    dependencies = [("approvals", "0016_always_all"), ("runs", "0021_retention")]
 
     operations = [
         migrations.RunSQL(ABOUT, ABOUT_NOTHING),

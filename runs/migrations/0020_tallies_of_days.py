@@ -11,7 +11,7 @@ SELECT figure, '{into}', date_bin('{stride}', slot, '2020-01-01 00:00:00+00'), n
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0033_due_with_status")]
+    dependencies = [("runs", "0019_due_with_status")]
 
     operations = [
         migrations.AlterField(

@@ -16,7 +16,7 @@ NO_TURN = "DELETE FROM runs_upkeep WHERE name = 'notices'"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0015_console")]
+    dependencies = [("runs", "0022_telemetry")]
 
     operations = [
         migrations.CreateModel(

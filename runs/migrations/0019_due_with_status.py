@@ -6,7 +6,7 @@ PARKED = models.Q(status__in=["sleeping", "waiting"])
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0032_stuck_by_team")]
+    dependencies = [("runs", "0018_stuck_by_team")]
 
     operations = [
         migrations.RemoveIndex(model_name="run", name="run_due"),

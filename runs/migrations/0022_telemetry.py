@@ -16,6 +16,6 @@ def forget_row(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0040_retention")]
+    dependencies = [("runs", "0021_retention")]
 
     operations = [migrations.RunPython(make_row, forget_row)]

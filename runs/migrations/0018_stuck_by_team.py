@@ -8,6 +8,6 @@ AGAIN = "DROP FUNCTION runs_stuck(float8, float8);" + stuck.STUCK
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0031_lists_by_wait")]
+    dependencies = [("runs", "0017_lists_by_wait")]
 
     operations = [migrations.RunSQL(AGAIN, migrations.RunSQL.noop)]
