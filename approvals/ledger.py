@@ -20,7 +20,7 @@ from . import faults
 from .models import Approval, LedgerEntry, LedgerHead, StatementTemplate, VerifyingKey
 from .rows import instant
 from .signing import GENESIS, BadSigningKey, SigningKey, configured_signing_key, record_hash
-from .verifier import NEW_KEY, ROTATION, Fault, Found
+from .verifier import NEW_KEY, ROTATION, WITHHOLDING, Fault, Found
 
 SCHEMA = "durable-runs/ledger/2"
 BODY_MEMBERS = {"statement", "comment", "signer_name", "mail_to"}
