@@ -24,11 +24,13 @@ from .models import (
     Checkpoint,
     Delivery,
     Finding,
+    Hold,
     JSONText,
     Listed,
     Recurring,
     Run,
     Transition,
+    Withholding,
 )
 from .templatetags import show
 
@@ -181,6 +183,23 @@ class RecurringAdmin(ReadOnlyAdmin):
     list_display = ["name", "workflow", "every", "due_at", "team"]
     list_select_related = ["team"]
     ordering = ["name"]
+
+
+@admin.register(Withholding)
+class WithholdingAdmin(ReadOnlyAdmin):
+    list_display = ["id", "at", "rule", "actor", "user"]
+    list_select_related = ["user"]
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
+@admin.register(Hold)
+class HoldAdmin(ReadOnlyAdmin):
+    list_display = ["run", "why", "at", "user"]
+    list_select_related = ["run", "user"]
+    search_fields = ["run__key__startswith"]
+    search_help_text = "The beginning of a run key."
+    ordering = ["-at"]
 
 
 @admin.register(Beat)
