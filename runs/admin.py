@@ -20,11 +20,13 @@ from .models import (
     Checkpoint,
     Delivery,
     Finding,
+    Hold,
     Listed,
     Recurring,
     Run,
     Sending,
     Transition,
+    Withholding,
 )
 
 
@@ -152,6 +154,23 @@ class RecurringAdmin(ReadOnlyAdmin):
     list_select_related = ["team"]
     search_fields = ["name", "workflow"]
     ordering = ["name"]
+
+
+@admin.register(Withholding)
+class WithholdingAdmin(ReadOnlyAdmin):
+    list_display = ["id", "at", "rule", "actor", "user"]
+    list_select_related = ["user"]
+    date_hierarchy = "at"
+    ordering = ["-id"]
+
+
+@admin.register(Hold)
+class HoldAdmin(ReadOnlyAdmin):
+    list_display = ["run", "why", "at", "user"]
+    list_select_related = ["run", "user"]
+    search_fields = ["run__key__startswith"]
+    search_help_text = "The beginning of a run key."
+    ordering = ["-at"]
 
 
 @admin.register(Beat)

@@ -126,7 +126,8 @@ def _read_on(state: dict[str, Any]) -> list[Move]:
 def _open_window(cursor: Any, state: dict[str, Any]) -> bool:
     cursor.execute(_NOW)
     oldest, following, last = cursor.fetchone()
-    if "since" not in state:
+    # A database that was restored elsewhere counts its transactions anew.
+    if "since" not in state or oldest < state["since"]:
         state |= {"since": oldest, "until": None, "floor": last, "noted": [following, last]}
         return False
     # Rows of transactions that began after a number was noted have ids behind the last that was there then.

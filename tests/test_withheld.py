@@ -51,7 +51,7 @@ def test_pages_of_a_withheld_run_open_and_say_so(stage, people):
     gone = browser(people.adjuster).get(f"/runs/run-1/artefacts/{kept.sha256}/")
     assert (gone.status_code, "was withheld by retention on" in text(gone)) == (410, True)
     assert browser(people.adjuster).get("/runs/?tab=completed").status_code == 200
-    for page in ("runs/run", "runs/checkpoint", "runs/call", "approvals/approval", "approvals/decision"):
+    for page in ("runs/run", "runs/checkpoint", "runs/call", "approvals/approval", "runs/withholding", "runs/hold"):
         assert browser(people.superuser).get(f"/admin/{page}/").status_code == 200
     assert "Fork" not in text(browser(people.ops).get("/runs/run-1/header/"))
 

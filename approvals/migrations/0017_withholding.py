@@ -1,8 +1,9 @@
 """What was asked, decided and signed in clear may be taken out with its run, and in no other way.
 
-Each function refuses all but one change: everything that retention empties at once, of a row whose run is withheld.
+Each function refuses all but one change: everything that retention empties at once, of a row whose run is withheld. And auditors may read what was withheld when, and what is held.
 """
 
+from django.contrib.auth.management import create_permissions
 from django.db import migrations
 
 WITHHELD = "Withheld by retention"
@@ -86,6 +87,23 @@ ITS_RUN = """
                      WHERE entry.body_id = OLD.id AND run.withholding_id IS NOT NULL)"""
 
 
+RIGHTS = ["view_withholding", "view_hold"]
+
+
+def give_rights(apps, schema_editor):
+    # Permissions are made after all migrations; these are needed now.
+    config = apps.get_app_config("runs")
+    config.models_module = True
+    create_permissions(config, apps=apps, verbosity=0)
+    config.models_module = None
+    group = apps.get_model("auth", "Group").objects.get(name="auditors")
+    group.permissions.add(*apps.get_model("auth", "Permission").objects.filter(codename__in=RIGHTS))
+
+
+def keep_rights(apps, schema_editor):
+    """The rights go with their tables."""
+
+
 class Migration(migrations.Migration):
     dependencies = [("approvals", "0016_always_all"), ("runs", "0021_retention")]
 
@@ -94,4 +112,5 @@ class Migration(migrations.Migration):
         migrations.RunSQL(APPROVAL, APPROVAL_BEFORE),
         migrations.RunSQL(DECISION, DECISION_BEFORE),
         migrations.RunSQL(BODY.format(run=ITS_RUN), BODY.format(run="")),
+        migrations.RunPython(give_rights, keep_rights),
     ]

@@ -56,6 +56,7 @@ class Command(Console):
         run = engine.find(options["key"], console.person(options["user"]))
         past = history.of(run, database_clock())
         return summary(run) | {
+            "withheld_at": run.withholding.at if run.withholding else None,
             "input": run.input,
             "spend": [asdict(spend) for spend in spending.of(run)],
             "steps": [_step(step, run) for step in past.timeline.steps],
@@ -174,6 +175,8 @@ def _whole_story(run: dict[str, Any]) -> Iterator[str]:
     if run["finished_at"]:
         yield f"ended {moment(run['finished_at'])}"
     yield from (str(Spend(**spend)) for spend in run["spend"])
+    if run["withheld_at"]:
+        yield f"body withheld by retention on {moment(run['withheld_at'])}"
     yield f"input {_short_json(run['input'])}"
     if run["earlier_positions"]:
         yield f"Not shown: the first {run['earlier_positions']} positions; the admin has them all."
