@@ -24,7 +24,8 @@ def lives(worker: str) -> bool:
 
 @cache
 def host() -> str:
-    return socket.gethostname()[:40]
+    """The name of this host, or the one that RUNNER_HOST gives it. No two runners that live at once may share one."""
+    return (os.environ.get("RUNNER_HOST") or socket.gethostname())[:40]
 
 
 def children(pid: int) -> list[int] | None:
