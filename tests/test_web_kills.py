@@ -54,9 +54,10 @@ def test_killed_at_each_place_all_of_an_answer_happened_or_nothing(scene, points
 
 
 def test_killed_at_any_moment_all_of_an_answer_happened_or_nothing(scene):
-    asked = [scene.ask(f"{number:04}") for number in range(3)]
+    first, *asked = [scene.ask(f"{number:04}") for number in range(4)]
+    takes = web_kills.seconds_for(scene, VERBS["approve"], first)
     for approval in asked:
-        web_kills.kill_at_any_moment(scene, VERBS["approve"], approval)
+        web_kills.kill_at_any_moment(scene, VERBS["approve"], approval, takes)
     web_kills.finish(scene, asked)
 
 

@@ -43,7 +43,7 @@ class WebProcess:
     def workers(self) -> list[psutil.Process]:
         """Those that serve now."""
         children = psutil.Process(int(self._pid_file.read_text())).children()
-        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in children if _lives(child)]
 
     def kill_workers(self) -> None:
         """SIGKILL to all of them, and wait until others serve."""
@@ -54,6 +54,14 @@ class WebProcess:
 
     def log(self) -> str:
         return (self._children.logs / "web.log").read_text()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        # Reaped since it was listed.
+        return False
 
 
 class Visitor:

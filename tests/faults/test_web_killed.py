@@ -48,9 +48,10 @@ def test_killed_at_every_place_of_the_other_answers_all_happened_or_nothing(scen
 
 
 def test_killed_at_any_moment_50_times_all_of_an_answer_happened_or_nothing(scene, counted):
-    began, asked = time.monotonic(), [scene.ask(f"{number:04}") for number in range(TIMES)]
+    began, (first, *asked) = time.monotonic(), [scene.ask(f"{number:04}") for number in range(TIMES + 1)]
+    takes = web_kills.seconds_for(scene, VERBS["approve"], first)
     outcomes = Counter(
-        web_kills.kill_at_any_moment(scene, VERBS[verb], approval)
+        web_kills.kill_at_any_moment(scene, VERBS[verb], approval, takes)
         for approval, verb in zip(asked, cycle(VERBS), strict=False)
     )
     web_kills.finish(scene, asked)
