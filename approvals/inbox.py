@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.utils.dateparse import parse_datetime
 
 from runs.fragments import COUNT_LIMIT, ROWS
@@ -115,6 +115,13 @@ class Inbox:
 
     def __init__(self, user: Any) -> None:
         self.user = user
+        self._counts: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> "Inbox":
+        """That of whoever asks, one for the whole request: tabs and top bar count the same, so it is counted once."""
+        found: Inbox = vars(request).setdefault("inbox", cls(request.user))
+        return found
 
     @cached_property
     def groups(self) -> list[int]:
@@ -146,7 +153,9 @@ class Inbox:
 
     def count(self, scope: str) -> int:
         """How many, up to COUNT_LIMIT. In order of time, so that an index is followed and left in time."""
-        return ORDERS["time"].apply(self.scope(scope)).values("pk")[:COUNT_LIMIT].count()
+        if scope not in self._counts:
+            self._counts[scope] = ORDERS["time"].apply(self.scope(scope)).values("pk")[:COUNT_LIMIT].count()
+        return self._counts[scope]
 
     def tabs(self) -> list[Tab]:
         return [Tab(scope, title, self.count(scope)) for scope, title in SCOPES.items()]

@@ -33,7 +33,7 @@ def inbox_rows(request: HttpRequest) -> HttpResponse:
 
 
 def _context(request: HttpRequest) -> dict[str, Any]:
-    choice, hers = inbox.Choice.of(request.GET), inbox.Inbox(request.user)
+    choice, hers = inbox.Choice.of(request.GET), inbox.Inbox.of(request)
     listed = hers.listed(choice)
     return {
         "choice": choice,

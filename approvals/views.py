@@ -31,7 +31,7 @@ class Navigation:
     """What the top bar shows, each counted when a template first asks for it."""
 
     def __init__(self, request: HttpRequest) -> None:
-        self.user = request.user
+        self.user, self._request = request.user, request
         match = request.resolver_match
         app = match.namespace if match else ""
         polled = match is not None and match.view_name == "approvals:nav_counts"
@@ -45,7 +45,7 @@ class Navigation:
 
     @cached_property
     def _inbox(self) -> inbox.Inbox:
-        return inbox.Inbox(self.user)
+        return inbox.Inbox.of(self._request)
 
     @cached_property
     def waiting(self) -> int:

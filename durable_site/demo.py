@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ APPROVER = "ada"
 KILLS = ("claim-0042:step7:entered", "claim-0043:step6:payments.transfer-answered")
 """Where a worker dies: before the notice; and after the payment, before its checkpoint."""
 SAMPLE = Path(__file__).parent / "claims" / "sample" / "two_claims.csv"
+VERIFIER = Path(__file__).parents[1] / "approvals" / "verifier.py"
 PATIENCE = 90
 """Seconds until something that ought to happen is given up."""
 
@@ -163,6 +165,33 @@ class Demo:
         decided = Decision.objects.count()
         if not verdict.ok or decided != 2:
             raise WentWrong("; ".join(verdict.problems) or f"{decided} decisions were made, not 2.")
+        self._prove_elsewhere()
+
+    def _prove_elsewhere(self) -> None:
+        """Each case as an auditor checks it: with one file and the public keys, without the site and its database. And
+        the check can fail: it finds one byte that is altered."""
+        from django.core.management import call_command
+
+        call_command("signing_key", "show", "--trust-file", str(self.folder / "trust.json"), stdout=StringIO())
+        shutil.copy(VERIFIER, self.folder)
+        for key in ("claim-0042", "claim-0043"):
+            case = self.folder / f"{key}.zip"
+            call_command("export_case", key, "--output", str(case), stdout=StringIO())
+            code, told = self._verify(case)
+            say(f"{case.name}: {told}")
+            altered = case.with_name("altered.zip")
+            packed = bytearray(case.read_bytes())
+            packed[len(packed) // 2] ^= 1
+            altered.write_bytes(packed)
+            refused, _ = self._verify(altered)
+            say(f"{case.name} with one bit altered: {'found' if refused > 2 else 'NOT FOUND'} (exit code {refused})")
+            if code != 0 or refused <= 2:
+                raise WentWrong(f"verifier.py answered {code} for {case.name} and {refused} for it altered.")
+
+    def _verify(self, case: Path) -> tuple[int, str]:
+        command = [sys.executable, "-I", VERIFIER.name, case.name, "trust.json"]
+        done = subprocess.run(command, cwd=self.folder, env={}, capture_output=True, text=True, check=False)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     def _check_replays(self) -> None:
         from runs.models import Call

@@ -55,6 +55,14 @@ def test_each_tab_shows_and_counts_its_own(stage, people, ada):
         assert keys(people.stranger, f"scope={scope}") == []
 
 
+def test_a_page_counts_once_what_its_tabs_and_the_top_bar_both_show(stage, ada):
+    stage.asked("claim-0042")
+    with CaptureQueriesContext(connection) as captured:
+        assert "Inbox 1 waiting for you" in text(browser(ada).get("/inbox/"))
+    counts = [query["sql"] for query in captured.captured_queries if "COUNT(*)" in query["sql"]]
+    assert len([sql for sql in counts if "approvals_inboxentry" in sql]) == 4
+
+
 # Search
 
 

@@ -59,6 +59,7 @@ def measure_inbox(figures: Figures, approvals: int, rounds: int) -> None:
     seniors = Group.objects.create(name="seniors")
     readers = [
         _reader("an adjuster's", [teams[0], adjusters]),
+        _reader("an operator's", [teams[0], Group.objects.get(name="ops")]),
         _reader("an auditor's", [auditors]),
         _reader("a senior's of all teams", [auditors, seniors]),
         _reader("an adjuster's of all teams", [auditors, adjusters]),
