@@ -160,6 +160,8 @@ class RecurringAdmin(ReadOnlyAdmin):
 class WithholdingAdmin(ReadOnlyAdmin):
     list_display = ["id", "at", "rule", "actor", "user"]
     list_select_related = ["user"]
+    search_fields = ["actor__startswith"]
+    search_help_text = "The beginning of the actor: web, command, or a run's key."
     date_hierarchy = "at"
     ordering = ["-id"]
 
@@ -170,6 +172,7 @@ class HoldAdmin(ReadOnlyAdmin):
     list_select_related = ["run", "user"]
     search_fields = ["run__key__startswith"]
     search_help_text = "The beginning of a run key."
+    date_hierarchy = "at"
     ordering = ["-at"]
 
 

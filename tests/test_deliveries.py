@@ -10,6 +10,7 @@ from durable_site.claims.tools import open_ticket, transfer
 from runs.errors import KeyConflict, OutcomeUnknown, Refused
 from runs.models import AuditEvent, Call
 from runs.states import EffectState
+from runs.workflows import Retry
 
 
 @pytest.fixture
@@ -35,11 +36,14 @@ def opened_by_a_step(stage: Stage):
 
 def test_a_ticket_whose_answer_was_lost_is_looked_up_once_it_can_be_found_and_not_opened_again(stage, sandbox):
     sandbox.script("lost_answer", match={"path": "/tickets", "method": "POST"}, times=1)
+    stage.flow.retry = Retry(attempts=5, base=1, cap=1)
     run = opened_by_a_step(stage)
     call = Call.objects.get(run=run)
     assert call.state == EffectState.UNKNOWN
     # Tried again before it can be found: neither looked up nor sent.
-    stage.later(timedelta(seconds=4))
+    stage.later(timedelta(seconds=2))
+    run.refresh_from_db()
+    assert "is looked up once" in run.wait_name
     assert len(sandbox.tickets()) == 1
     sandbox.advance(10)
     stage.later(timedelta(seconds=30), times=3)

@@ -254,10 +254,10 @@ def test_the_form_raises_a_spend_cap_in_its_own_currency_and_the_page_shows_it(c
     run = standing(capped_spend, "capped")
     form = browser(people.ops).get(f"{ADDRESS}raise-cap/")
     assert "Spend in all, USD 25.00 USD now. Spent 0.00 of 25.00 USD." in text(form)
-    for words in ("a lot", "-1", "12.345", "1e9", "0", "\u0665\u0660"):
+    for words in ("a lot", "-1", "12.345", "12.3", "1e9", "0", "\u0665\u0660"):
         assert send(people.ops, "raise-cap", spend=words).status_code == 422, words
     assert fresh(run).caps is None
-    assert send(people.ops, "raise-cap", spend="1,050.5", steps="7").status_code == 303
+    assert send(people.ops, "raise-cap", spend="1,050.50", steps="7").status_code == 303
     assert fresh(run).caps == {"steps": 7, "spend": {"minor": 105_050, "currency": "USD"}}
     page = text(browser(people.ops).get(ADDRESS))
     assert "Spend (raised) $0.00 of $1,050.50" in page
