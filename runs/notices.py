@@ -14,7 +14,8 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMessage
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import Error as DatabaseFault
+from django.db import connection, transaction
 from django.db.models import F
 from django.urls import reverse
 
@@ -47,7 +48,7 @@ def carry(channel: str, stop: threading.Event) -> None:
         try:
             while not stop.is_set() and send_one(channel):
                 pass
-        except (OperationalError, InterfaceError) as error:
+        except DatabaseFault as error:
             logger.error("Notices wait: the database does not answer (%s).", type(error).__name__)
             connection.close()
 
