@@ -82,9 +82,13 @@ class Period:
     def read(self, figure: str) -> list[Bucket]:
         return tallies.read(figure, self.since, self.until, self.window.stride)
 
+    def sums(self, figure: str) -> tuple[list[Bucket], list[Bucket]]:
+        """Of each part, whatever the name; and of each name, over the whole window."""
+        return tallies.read_sums(figure, self.since, self.until, self.window.stride)
+
     def before(self, figure: str) -> list[Bucket]:
-        """The same of the window before."""
-        return tallies.read(figure, self.since - self.window.length, self.since, self.window.stride)
+        """Of each name, over the window before."""
+        return tallies.read_sums(figure, self.since - self.window.length, self.since, self.window.stride)[1]
 
 
 CardSource = Callable[[Period], Iterable[Card]]

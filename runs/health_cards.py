@@ -30,7 +30,7 @@ from .health import (
     step_in_words,
 )
 from .metrics import ALIVE_WITHIN
-from .models import Beat, Call, DatabaseNow, Run
+from .models import Beat, Call, Run
 from .states import Status
 from .tallies import Bucket
 
@@ -155,7 +155,7 @@ def _stuck(over: Period) -> Iterator[Card]:
 
 @source
 def _waits(over: Period) -> Iterator[Card]:
-    waiting, now = Run.objects.filter(status=Status.WAITING), DatabaseNow()
+    waiting, now = Run.objects.filter(status=Status.WAITING), over.now
     soon, day = now + timedelta(hours=2), now + DAY
     counts = waiting.aggregate(
         past=Count("due_at", filter=Q(due_at__lte=now)),
@@ -206,10 +206,10 @@ def _reason(name: str) -> str:
 
 @source
 def _step_time(over: Period) -> Iterator[Card]:
-    found = over.read("step-time")
-    half, most = median(found), p95(found)
-    lines = [Series("p95", by_part(over, found, p95)), Series("p50", by_part(over, found, median))]
-    slowest = sorted(by_name(found).items(), key=lambda item: -(p95(item[1]) or 0))[:5]
+    of_parts, of_steps = over.sums("step-time")
+    half, most = median(of_steps), p95(of_steps)
+    lines = [Series("p95", by_part(over, of_parts, p95)), Series("p50", by_part(over, of_parts, median))]
+    slowest = sorted(by_name(of_steps).items(), key=lambda item: -(p95(item[1]) or 0))[:5]
     yield Card(
         "step-time",
         "Step time",
@@ -226,17 +226,17 @@ def _step_time(over: Period) -> Iterator[Card]:
 
 @source
 def _checkpoint_size(over: Period) -> Iterator[Card]:
-    found, before = over.read("step-size"), by_name(over.before("step-size"))
-    half, most = median(found), p95(found)
-    lines = [Series("p95", by_part(over, found, p95)), Series("p50", by_part(over, found, median))]
-    grown = sorted((_grown(name, each, before.get(name, [])) for name, each in by_name(found).items()), reverse=True)
+    (of_parts, of_steps), before = over.sums("step-size"), by_name(over.before("step-size"))
+    half, most = median(of_steps), p95(of_steps)
+    lines = [Series("p95", by_part(over, of_parts, p95)), Series("p50", by_part(over, of_parts, median))]
+    grown = sorted((_grown(name, each, before.get(name, [])) for name, each in by_name(of_steps).items()), reverse=True)
     jumped = [name for growth, now, name, _ in grown if growth >= JUMP and now >= JUMP_BYTES]
     yield Card(
         "step-size",
         "Checkpoint size",
         *(("warn", "Growing") if jumped else ("ok", "Steady")),
         value=size(most) if most is not None else "none",
-        note=_size_words(half, found, jumped),
+        note=_size_words(half, of_steps, jumped),
         chart=draw("Checkpoint size", over.parts, lines, size),
         head=("Largest growth", "p95 before", "p95 now"),
         rows=[

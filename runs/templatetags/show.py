@@ -166,9 +166,11 @@ def spelled(text: object) -> str:
 @register.filter
 def revealed(text: object, keep: str = "") -> SafeString:
     """As `spelled`, with the marks set apart. `keep="lines"` leaves line ends alone, for text that a person typed."""
-    kept = "\r\n\t" if keep == "lines" else ""
+    shown, kept = str(text), "\r\n\t" if keep == "lines" else ""
+    if shown.isascii() and shown.isprintable():
+        return conditional_escape(shown)
     parts: list[str] = []
-    for hidden, characters in groupby(str(text), key=lambda character: is_unseen(character) and character not in kept):
+    for hidden, characters in groupby(shown, key=lambda character: is_unseen(character) and character not in kept):
         run = "".join(characters)
         parts.append(_marks(run) if hidden else conditional_escape(run))
     return format_html_join("", "{}", ((part,) for part in parts))
