@@ -87,6 +87,9 @@ PAGES = (
     "/runs/dead-1/fork/",
     "/runs/bulk/",
     "/runs/bulk/1/",
+    "/health/?window=1h",
+    "/health/?window=7d",
+    "/health/?window=30d",
 )
 
 
