@@ -211,7 +211,7 @@ def _what_is_next(run: Run) -> str:
 
 
 def _explain_wait(run: Run, step: str) -> str:
-    due = f"{run.due_at:%d %b %Y, %H:%M:%S} UTC"
+    due = f"{run.due_at:%-d %b %Y, %H:%M:%S} UTC"
     match run.wait_kind:
         case WaitKind.RETRY:
             return f"{run.wait_name}. Tried again at {due}."

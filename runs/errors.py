@@ -34,7 +34,7 @@ class IllegalMove(RunError):
 class TooLate(RunError):
     def __init__(self, key: str, event: str, due_at: datetime) -> None:
         super().__init__(
-            f"Run {key} waited for {event} until {due_at:%d %b %Y, %H:%M:%S} UTC. It comes too late, and was not kept."
+            f"Run {key} waited for {event} until {due_at:%-d %b %Y, %H:%M:%S} UTC. It comes too late, and was not kept."
         )
         self.key = key
 
@@ -42,7 +42,7 @@ class TooLate(RunError):
 class WaitIsOver(RunError):
     def __init__(self, key: str, due_at: datetime) -> None:
         super().__init__(
-            f"The wait of run {key} ended on {due_at:%d %b %Y, %H:%M:%S} UTC, so it cannot be extended. "
+            f"The wait of run {key} ended on {due_at:%-d %b %Y, %H:%M:%S} UTC, so it cannot be extended. "
             "Nothing was changed."
         )
         self.key = key

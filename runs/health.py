@@ -62,6 +62,11 @@ class Card:
     is_wide: bool = False
     details: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def columns(self) -> list[tuple[str, bool]]:
+        """The head's words, each with whether numbers stand below it."""
+        return [(name, cell.is_number) for name, cell in zip(self.head, self.rows[0], strict=True)]
+
 
 @dataclass(frozen=True)
 class Period:

@@ -88,7 +88,7 @@ def extend(key: str, *, until: datetime, by: Any = None, why: str, actor: str = 
             raise WaitIsOver(key, was)
         if not was < until <= now + LONGEST_EXTENSION:
             raise BadRequest(
-                f"The wait is due on {was:%d %b %Y, %H:%M} UTC: give a later time, "
+                f"The wait is due on {was:%-d %b %Y, %H:%M} UTC: give a later time, "
                 f"at most {LONGEST_EXTENSION.days} days from now."
             )
         _let_wait_until(run, until, now, by, why)
@@ -96,7 +96,7 @@ def extend(key: str, *, until: datetime, by: Any = None, why: str, actor: str = 
             kind=AuditEvent.Kind.WAIT_EXTENDED,
             run=run,
             position=run.position + 1,
-            detail=f"from {was:%d %b %Y, %H:%M:%S} to {until:%d %b %Y, %H:%M:%S} UTC: {why}",
+            detail=f"from {was:%-d %b %Y, %H:%M:%S} to {until:%-d %b %Y, %H:%M:%S} UTC: {why}",
             actor=actor or "extend",
             user=by,
         )
@@ -232,7 +232,7 @@ def fork(
             raise IllegalMove(key, _standing(run), "forked; cancel it first")
         if run.withholding is not None:
             raise BadRequest(
-                f"Run {key} cannot be forked: its values were withheld by retention on {run.withholding.at:%d %b %Y}."
+                f"Run {key} cannot be forked: its values were withheld by retention on {run.withholding.at:%-d %b %Y}."
             )
         step = _step_at(run, position)
         _check_repeated(run, position, repeating or [])

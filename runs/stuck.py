@@ -157,4 +157,4 @@ def is_answered() -> bool:
 
 
 def _moment(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%d %b %Y, %H:%M:%S} UTC"
+    return f"{at.astimezone(UTC):%-d %b %Y, %H:%M:%S} UTC"

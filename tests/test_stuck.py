@@ -60,7 +60,7 @@ def test_a_step_is_stuck_beyond_ten_times_its_p95_and_never_within_30_seconds(pe
     for after, expected in ((limit * SECOND - MICRO, []), (limit * SECOND, []), (limit * SECOND + MICRO, ["run-1"])):
         freeze_clock(began + after)
         assert listed() == expected, after
-    assert f"at step 1 (one) since {began:%d %b %Y, %H:%M:%S} UTC without a checkpoint" in explain(run)
+    assert f"at step 1 (one) since {began:%-d %b %Y, %H:%M:%S} UTC without a checkpoint" in explain(run)
     assert f"95 of 100 times it takes {p95:.3g} s at most" in explain(run)
 
 
@@ -117,7 +117,7 @@ def test_a_wait_is_stuck_once_it_is_past_its_due_time_and_no_sweep_came(people, 
     freeze_clock(run.due_at + stuck.GRACE * SECOND)
     assert listed() == ["run-1"]
     assert explain(run).startswith(f"Stuck: {words}")
-    assert f"{run.due_at:%d %b %Y, %H:%M:%S} UTC" in explain(run)
+    assert f"{run.due_at:%-d %b %Y, %H:%M:%S} UTC" in explain(run)
 
 
 def at_rest_for(people, seconds: float) -> Run:
