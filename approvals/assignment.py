@@ -47,7 +47,7 @@ class HeldByAnother(AssignmentRefused):
 
     def __init__(self, approval: Approval, holder: Any, since: datetime | None) -> None:
         self.holder = holder
-        who = f"{holder.get_username()} holds it since {since:%d %b %Y, %H:%M:%S} UTC" if holder else "nobody holds it"
+        who = f"{holder.get_username()} holds it since {since:%-d %b %Y, %H:%M:%S} UTC" if holder else "nobody holds it"
         super().__init__(f"Approval {approval.pk} changed hands since you saw it: {who}. You changed nothing.")
 
 
@@ -63,7 +63,7 @@ class Expired(AssignmentRefused):
     status = 410
 
     def __init__(self, approval: Approval) -> None:
-        super().__init__(f"Approval {approval.pk} expired at {approval.due_at:%d %b %Y, %H:%M:%S} UTC.")
+        super().__init__(f"Approval {approval.pk} expired at {approval.due_at:%-d %b %Y, %H:%M:%S} UTC.")
 
 
 class Invalid(AssignmentRefused):
@@ -342,7 +342,8 @@ def _check_deputy(person: Any, to: Any, starts_at: datetime, ends_at: datetime) 
         raise Invalid("to", "A deputy shares a team and a group with whoever is away.")
     away = Absence.objects.filter(person=to, starts_at__lt=ends_at, ends_at__gt=starts_at).first()
     if away is not None:
-        raise Invalid("to", f"{to.get_username()} is away too, from {away.starts_at:%d %b} to {away.ends_at:%d %b %Y}.")
+        span = f"from {away.starts_at:%-d %b} to {away.ends_at:%-d %b %Y}"
+        raise Invalid("to", f"{to.get_username()} is away too, {span}.")
 
 
 def _midnight(day: date) -> datetime:

@@ -93,7 +93,7 @@ def _mail(notice: Notice, approval: Approval) -> int:
     subject = f"{SUBJECTS[Notice.Kind(notice.kind)]}: run {approval.run.key}"
     until = "It expired at" if notice.kind == Notice.Kind.EXPIRED else "It can be decided until"
     text = (
-        f"{subject}, team {approval.team.name}.\n\n{until} {approval.due_at:%d %b %Y, %H:%M} UTC.\n\n"
+        f"{subject}, team {approval.team.name}.\n\n{until} {approval.due_at:%-d %b %Y, %H:%M} UTC.\n\n"
         f"{_link(approval)}\n\n"
         "The link shows what is asked, after signing in. Nothing is decided by opening it.\n"
     )

@@ -96,4 +96,4 @@ class TooManyTries(DecisionRefused):
 
 def when(moment: datetime | None) -> str:
     """An instant as refusals spell it."""
-    return f"{moment:%d %b %Y, %H:%M:%S} UTC" if moment else "an unknown time"
+    return f"{moment:%-d %b %Y, %H:%M:%S} UTC" if moment else "an unknown time"

@@ -298,7 +298,7 @@ class Stretch:
 def reached(caps: Caps, run: Run, now: datetime) -> str:
     """Which cap the run has reached, in a sentence; empty when it may go on. Waiting is age, but not work."""
     if run.position >= caps.steps:
-        return f"It has made its {caps.steps} steps; raise the cap or cancel it"
+        return f"It has made its {caps.steps} step{'' if caps.steps == 1 else 's'}; raise the cap or cancel it"
     if run.worked >= caps.working_time:
         return f"Its steps have worked for {_spelled(run.worked)}, and {_spelled(caps.working_time)} is the cap"
     if now - run.created_at >= caps.age:

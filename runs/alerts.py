@@ -191,4 +191,4 @@ def _is_hung(beat: Beat, now: Any, after: timedelta) -> bool:
 
 
 def _moment(at: Any) -> str:
-    return f"{at:%d %b %Y, %H:%M:%S} UTC"
+    return f"{at:%-d %b %Y, %H:%M:%S} UTC"

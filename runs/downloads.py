@@ -23,7 +23,8 @@ class NoSuchArtefact(RunError):
 
 class NoLongerKept(RunError):
     def __init__(self, key: str, at: datetime) -> None:
-        super().__init__(f"What run {key} kept was withheld by retention on {at:%d %b %Y}. Its hash is still recorded.")
+        when = f"{at:%-d %b %Y}"
+        super().__init__(f"What run {key} kept was withheld by retention on {when}. Its hash is still recorded.")
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ def hold(key: str, *, by: Any = None, why: str, actor: str = "") -> Hold:
     with transaction.atomic():
         run = engine.locked(key, by)
         if run.withholding is not None:
-            raise BadRequest(f"Run {key} was withheld on {run.withholding.at:%d %b %Y}: nothing is left to hold.")
+            raise BadRequest(f"Run {key} was withheld on {run.withholding.at:%-d %b %Y}: nothing is left to hold.")
         kept, is_new = Hold.objects.get_or_create(run=run, defaults={"why": why, "user": by})
         if is_new:
             _tell(AuditEvent.Kind.HELD, run, why, by, actor)

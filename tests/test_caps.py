@@ -55,7 +55,8 @@ def test_a_run_makes_as_many_steps_as_its_cap_and_no_more(stage, cap, made):
     entered = takes_three_steps(stage)
     run = stage.begin()
     assert (run.position, entered) == (made, ["one", "two", "three"][:made])
-    capped = ("waiting", "cap", f"It has made its {cap} steps; raise the cap or cancel it")
+    steps = f"{cap} step" if cap == 1 else f"{cap} steps"
+    capped = ("waiting", "cap", f"It has made its {steps}; raise the cap or cancel it")
     assert cap_of(run) == (("completed", "", "") if made == 3 else capped)
 
 
